@@ -1,15 +1,20 @@
-"""Random networks of layers that are deployed: images with convolutions, sequences with attention and recurrence."""
+"""Random networks of layers that are deployed: signals, images and volumes with convolutions, sequences with attention
+and recurrence.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-TOKENS, LENGTH, IMAGE = 20, 6, (16, 12)
+TOKENS, LENGTH = 20, 6
+SIZES = {1: (31,), 2: (16, 12), 3: (6, 7, 5)}
+"""The size of a signal, an image and a volume."""
 
 ACTIVATIONS: list[Callable[[], nn.Module]] = [
     *(nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh, nn.LeakyReLU, nn.ELU),
@@ -17,6 +22,14 @@ ACTIVATIONS: list[Callable[[], nn.Module]] = [
     lambda: nn.GELU(approximate="tanh"),
     lambda: nn.Hardtanh(-0.5, 0.7),
 ]
+
+
+_CONV: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_TRANSPOSED: dict[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+_NORM: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_MAX: dict[int, type[nn.Module]] = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
+_MEAN: dict[int, type[nn.Module]] = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
+_ADAPTIVE: dict[int, type[nn.Module]] = {1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d}
 
 
 class Residual(nn.Module):
@@ -34,15 +47,15 @@ class Residual(nn.Module):
 class Squeeze(nn.Module):
     """Channels weighted by what their averages give."""
 
-    def __init__(self, channels: int, rng: random.Random):
+    def __init__(self, channels: int, rank: int, rng: random.Random):
         super().__init__()
-        inner = channels // 2
-        self.reduce, self.expand = nn.Conv2d(channels, inner, 1), nn.Conv2d(inner, channels, 1)
+        inner, conv = channels // 2, _CONV[rank]
+        self.reduce, self.expand = conv(channels, inner, 1), conv(inner, channels, 1)
         self.act, self.gate = rng.choice(ACTIVATIONS)(), rng.choice([nn.Sigmoid, nn.Hardsigmoid])()
         self.pools = rng.random() < 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.adaptive_avg_pool2d(x, 1) if self.pools else x.mean((2, 3), keepdim=True)
+        y = _ADAPTIVE[x.ndim - 2](1)(x) if self.pools else x.mean([*range(2, x.ndim)], keepdim=True)
         weighted: torch.Tensor = x * self.gate(self.expand(self.act(self.reduce(y))))
         return weighted
 
@@ -56,8 +69,7 @@ class Beside(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.cat([self.first(x), self.second(x)], 1)
-        n, c, h, w = y.shape
-        return y.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).reshape(n, c, h, w)
+        return y.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
 
 
 class ChannelNorm(nn.Module):
@@ -68,8 +80,20 @@ class ChannelNorm(nn.Module):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        y: torch.Tensor = self.norm(x.movedim(1, -1)).movedim(-1, 1)
         return y
+
+
+class Twice(nn.Module):
+    """One layer called twice, of which a norm follows one call."""
+
+    def __init__(self, layer: nn.Module, norm: nn.Module):
+        super().__init__()
+        self.layer, self.norm = layer, norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.layer(x))
+        return y + self.layer(torch.relu(x))
 
 
 class Attention(nn.Module):
@@ -121,38 +145,30 @@ def draw(seed: int) -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
     return net.eval(), inputs
 
 
-def _batch_norm(channels: int) -> nn.BatchNorm2d:
-    norm = nn.BatchNorm2d(channels)
-    assert norm.running_mean is not None and norm.running_var is not None
+def _batch_norm(channels: int, rank: int) -> nn.Module:
+    norm: Any = _NORM[rank](channels)
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.3, 2)
     nn.init.uniform_(norm.weight, -1, 1.5)
     nn.init.normal_(norm.bias)
-    return norm
+    return norm  # type: ignore[no-any-return]  # the types of the three have no common one
 
 
-def _unit(rng: random.Random, given: int, made: int, stride: int = 1) -> list[nn.Module]:
+def _groups(rng: random.Random, given: int, made: int) -> int:
+    return rng.choice([1, 1, 1, *([given] if made % given == 0 else []), *([2] if given % 2 == made % 2 == 0 else [])])
+
+
+def _unit(rng: random.Random, given: int, made: int, rank: int, stride: int = 1) -> list[nn.Module]:
     size, spread = rng.choice([1, 1, 3, 3, 5]), rng.choice([1, 1, 1, 2])
-    groups = rng.choice(
-        [1, 1, 1, *([given] if made % given == 0 else []), *([2] if given % 2 == made % 2 == 0 else [])]
-    )
     padding = size // 2 * spread
-    mode = "reflect" if padding and rng.random() < 0.1 else "zeros"
-    layers: list[nn.Module] = [
-        nn.Conv2d(
-            given,
-            made,
-            size,
-            stride,
-            padding=padding,
-            dilation=spread,
-            groups=groups,
-            bias=rng.random() < 0.6,
-            padding_mode=mode,
-        )
-    ]
+    options = {"padding": padding, "dilation": spread, "groups": _groups(rng, given, made), "bias": rng.random() < 0.6}
+    if stride == 1 and rng.random() < 0.15:
+        layers = [_TRANSPOSED[rank](given, made, size, **options)]
+    else:
+        mode = "reflect" if padding and rng.random() < 0.1 else "zeros"
+        layers = [_CONV[rank](given, made, size, stride, padding_mode=mode, **options)]
     if rng.random() < 0.6:
-        layers.append(_batch_norm(made))
+        layers.append(_batch_norm(made, rank))
     if rng.random() < 0.15:
         layers.append(nn.GroupNorm(rng.choice([n for n in (1, 2) if made % n == 0]), made))
     if rng.random() < 0.8:
@@ -160,45 +176,73 @@ def _unit(rng: random.Random, given: int, made: int, stride: int = 1) -> list[nn
     return layers
 
 
-def _resized(rng: random.Random, channels: int) -> nn.Module:
+def _enlarging(rng: random.Random, given: int, made: int, rank: int) -> list[nn.Module]:
+    """A transposed convolution with a step, which leaves places out or fills several, and what follows it."""
+    size, step = rng.choice([2, 3, 4]), 2
+    more = rng.choice([0, 1]) if size > 2 else 0
+    groups, bias = _groups(rng, given, made), rng.random() < 0.6
+    up = _TRANSPOSED[rank](
+        given, made, size, step, padding=rng.choice([0, 1]), output_padding=more, groups=groups, bias=bias
+    )
+    after = [_batch_norm(made, rank)] if rng.random() < 0.6 else []
+    return [up, *after, *([rng.choice(ACTIVATIONS)()] if rng.random() < 0.5 else [])]
+
+
+def _resized(rng: random.Random, rank: int) -> nn.Module:
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank]
     ways: list[Callable[[], nn.Module]] = [
-        lambda: nn.MaxPool2d(3, 2, 1),
-        lambda: nn.MaxPool2d(2, ceil_mode=True),
-        lambda: nn.AvgPool2d(2, 2, ceil_mode=True),
-        lambda: nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+        lambda: _MAX[rank](3, 2, 1),
+        lambda: _MAX[rank](2, ceil_mode=True),
+        lambda: _MEAN[rank](2, 2, ceil_mode=True),
+        lambda: _MEAN[rank](3, 1, 1, count_include_pad=False),
         lambda: nn.Upsample(scale_factor=2),
-        lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
-        lambda: nn.ConvTranspose2d(channels, channels, 2, 2),
+        lambda: nn.Upsample(scale_factor=2, mode=linear),
     ]
     return rng.choice(ways)()
 
 
 def _image(rng: random.Random) -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    rank = rng.choice([1, 2, 2, 2, 2, 3])
     colours, channels = rng.choice([1, 3, 4]), rng.choice([4, 6, 8])
-    layers = _unit(rng, colours, channels, rng.choice([1, 2]))
+    layers = _unit(rng, colours, channels, rank, rng.choice([1, 2]))
     for _ in range(rng.randint(1, 6)):
-        kind = rng.randrange(7)
+        kind = rng.randrange(9)
         if kind == 0:
             made = rng.choice([4, 8, 12, 16])
-            layers += _unit(rng, channels, made, rng.choice([1, 1, 2]))
+            layers += _unit(rng, channels, made, rank, rng.choice([1, 1, 2]))
             channels = made
         elif kind <= 2:
-            body = nn.Sequential(*_unit(rng, channels, channels), *_unit(rng, channels, channels))
+            body = nn.Sequential(*_unit(rng, channels, channels, rank), *_unit(rng, channels, channels, rank))
             layers.append(Residual(body, rng.choice(ACTIVATIONS)(), rng.randrange(5)))
         elif kind == 3:
-            layers.append(Squeeze(channels, rng))
+            layers.append(Squeeze(channels, rank, rng))
         elif kind == 4:
-            branches = [nn.Sequential(*_unit(rng, channels, 4)) for _ in range(2)]
+            branches = [nn.Sequential(*_unit(rng, channels, 4, rank)) for _ in range(2)]
             layers.append(Beside(branches[0], branches[1], rng.choice([1, 2])))
             channels = 8
         elif kind == 5:
-            layers.append(_resized(rng, channels))
+            layers.append(_resized(rng, rank))
+        elif kind == 6:
+            made = rng.choice([channels, 4, 8])
+            layers += _enlarging(rng, channels, made, rank)
+            channels = made
+        elif kind == 7:
+            first, *_ = _unit(rng, channels, channels, rank)
+            layers.append(Twice(first, _batch_norm(channels, rank)))
         else:
             layers.append(ChannelNorm(channels))
     end = rng.randrange(3)
     if end:
-        layers += [nn.AdaptiveAvgPool2d(end), nn.Flatten(), nn.Linear(channels * end**2, rng.choice([1, 5]))]
-    return nn.Sequential(*layers), lambda n: torch.randn(n, colours, *IMAGE)
+        layers += [_ADAPTIVE[rank](end), nn.Flatten(), *_head(rng, channels * end**rank)]
+    return nn.Sequential(*layers), lambda n: torch.randn(n, colours, *SIZES[rank])
+
+
+def _head(rng: random.Random, given: int) -> list[nn.Module]:
+    made = rng.choice([1, 5])
+    layers: list[nn.Module] = [nn.Linear(given, made, bias=rng.random() < 0.7)]
+    if rng.random() < 0.4:
+        layers += [_batch_norm(made, 1), rng.choice([nn.ReLU, nn.Hardtanh])(), nn.Linear(made, 3)]
+    return layers
 
 
 def _sequence(rng: random.Random) -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
@@ -220,7 +264,8 @@ def _sequence(rng: random.Random) -> tuple[nn.Module, Callable[[int], torch.Tens
             width = 16 if layers[-1].layer.bidirectional else 8  # type: ignore[union-attr]  # of the layer above
         else:
             made = rng.choice([8, 16])
-            layers += [nn.Linear(width, made), rng.choice([nn.ReLU, nn.Tanh, nn.SiLU])()]
+            norm = [_batch_norm(LENGTH, 1)] if rng.random() < 0.3 else []  # of the steps: they are its channels
+            layers += [nn.Linear(width, made), *norm, rng.choice([nn.ReLU, nn.Tanh, nn.SiLU])()]
             width = made
     layers.append(nn.Linear(width, 3))
     if embeds:

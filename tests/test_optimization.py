@@ -316,6 +316,39 @@ def test_convolutions_of_float64(stem: Callable[[], nn.Module], recwarn: pytest.
     torch.testing.assert_close(wrapped(x), module(x))
 
 
+class Scaled(nn.Module):
+    """Transposed convolutions of as many channels as they get, behind each a batch norm, or a product and a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.more = nn.ConvTranspose2d(4, 4, 2, 2), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 4, 3)
+        self.scale, self.shift = nn.Parameter(torch.randn(4, 1, 1)), nn.Parameter(torch.randn(1, 4, 1, 1))
+        for value in (self.norm.running_mean, self.norm.running_var, self.norm.weight):
+            assert value is not None
+            nn.init.uniform_(value, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.more(torch.relu(self.norm(self.up(x)))) * self.scale + self.shift
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
+def test_machine_code_of_scaled_transposed_convolutions(recwarn: pytest.WarningsRecorder) -> None:
+    """Inductor folds the numbers of the output's channels into those of the input."""
+    torch.manual_seed(0)
+    original, x, file = Scaled().eval(), torch.randn(2, 4, 5, 6), io.BytesIO()
+    axes = {"x": {0: "n", 2: "h", 3: "w"}}
+    torch.onnx.export(original, (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    module = onnx2nn.load(file.getvalue())
+    made = onnx2nn.optimize(module, "compile", example_inputs=(x,))
+    assert type(made) is compiling.CompiledModule and not [w for w in recwarn if "refuses" in str(w.message)]
+    for images in (x, torch.randn(3, 4, 2, 7)):
+        torch.testing.assert_close(made(images), original(images))
+    wrong = torch.compile(module, fullgraph=True, options={"freezing": True})
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        assert not torch.allclose(wrong(x), original(x), atol=1e-3), "inductor is right; keep_convolutions can let go"
+
+
 @pytest.mark.usefixtures("_cache")
 def test_wrong_machine_code_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = onnx2nn.load(DIGITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -27,6 +28,16 @@ def fold_batch_norms(root: nn.Module) -> None:
             _fold(link)
         if folded and isinstance(part, fx.GraphModule):
             part.recompile()
+
+
+def without_batch_norms(module: nn.Module) -> nn.Module:
+    """Returns a copy whose batch norms are folded; it shares the weights of all other layers with the module."""
+    if not any(isinstance(layer, _BATCH_NORMS) for layer in module.modules()):
+        return module
+    shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
+    copied = copy.deepcopy(module, shared)
+    fold_batch_norms(copied)
+    return copied
 
 
 def _folds(link: Link, calls: Calls) -> bool:

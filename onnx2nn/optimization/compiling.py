@@ -20,6 +20,7 @@ from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, 
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization import cache
+from onnx2nn.optimization.batch_norms import without_batch_norms
 from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
@@ -105,7 +106,7 @@ def _write(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inductor, on its own code
         with traced_for(_target(device)):
-            program = torch.export.export(module, example, dynamic_shapes=shapes)
+            program = torch.export.export(without_batch_norms(module), example, dynamic_shapes=shapes)
         if device.type == "cpu":
             compute_in_float32(program.graph)
         entry = entry_of(program, specs_of(module), device)

@@ -46,13 +46,17 @@ def _(*arguments: Any) -> torch.Tensor:
     return _CONVOLUTION(*arguments)
 
 
+_aten = torch.ops.aten
+_FOLDED = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor}
 _KEPT = torch.ops.onnx2nn.unpacked_convolution.default
 
 
 def keep_convolutions(graph: fx.Graph) -> None:
-    """Keeps convolutions of float64, and those that `skips_rows` names, from inductor's freezing, by another name.
+    """Keeps some convolutions from inductor's freezing, by another name: it packs and folds their weights wrongly.
 
-    It packs the weights of each type for oneDNN, which has no float64 and raises an error (torch 2.13). It is a pass of
+    Those of float64, as oneDNN has none and raises an error; those that `skips_rows` names; and transposed ones whose
+    result is multiplied or added to: it folds numbers for the channels of the output into those of the input, which
+    stand first in such weights (torch 2.13; an error, or wrong numbers where there are as many). It is a pass of
     inductor before its freezing.
 
     Args:
@@ -60,7 +64,8 @@ def keep_convolutions(graph: fx.Graph) -> None:
     """
     for node in graph.find_nodes(op="call_function", target=_CONVOLUTION):
         weight, stride, is_transposed = node.args[1].meta["val"], node.args[3], node.args[6]
-        if weight.dtype == torch.float64 or (not is_transposed and skips_rows(weight, stride)):
+        wrong = any(user.target in _FOLDED for user in node.users) if is_transposed else skips_rows(weight, stride)
+        if weight.dtype == torch.float64 or wrong:
             node.target = _KEPT
 
 
