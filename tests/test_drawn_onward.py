@@ -149,6 +149,20 @@ FOUND = {
         " d = Identity (c) e = Concat <axis = 0> (a, a) }> k = Size (y) }",
         [[_ramp(3)], [_ramp(7)]],
     ),
+    "as many iterations as the given example has": (
+        "export",
+        "(float[n] x) => (float[m] y) <int64 three = {3}> { s = Size (x) k = Mod (s, three)"
+        " y = Loop (k, , x) <body = b (int64 i, bool c, float[o] a) => (bool d, float[p] e) {"
+        " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
+        [[_ramp(3)], [_ramp(6)]],
+    ),
+    "neither of two conditions on sizes": (
+        "script",
+        "(float[n] x) => (float[n] y, int64 k) <int64 two = {2}, int64 nine = {9}> {"
+        " s = Size (x) a = Less (two, s) b = Less (s, nine) c = And (a, b) d = Not (c) k = Where (d, two, s)"
+        " y = Identity (x) }",
+        [[_ramp(3)], [_ramp(11)]],
+    ),
     "16-bit floats without their signs": (
         "export",
         "(float16[n] x) => (float16[n] y) { y = Abs (x) }",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import tempfile
@@ -115,7 +116,20 @@ def _at_some_sizes(
     except wide_traces.NarrowTrace:
         raise
     except VerificationError:  # small sizes are special: a layer makes a 1 of them, which broadcasts or counts as fixed
-        return _export(module, path, names, axes, opset, [second, next(runs, first)])
+        try:
+            return _export(module, path, names, axes, opset, [second, *itertools.islice(runs, 1), first])
+        except VerificationError:
+            if not _holds_one_side(module, first):
+                raise
+            return _export(module, path, names, axes, opset, [first])
+
+
+def _holds_one_side(module: Any, run: Run) -> bool:
+    """Returns whether a file holds a branch or the number of iterations that an example takes."""
+    from onnx2nn.output.single_branches import single_branches
+
+    sample = _sample(module)
+    return bool(one_sided(module, single_branches(sample, inputs_for(module, run[0]))))
 
 
 @timed("tracing")
