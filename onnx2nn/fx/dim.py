@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import fx
 
 from onnx2nn import functional
@@ -127,7 +126,7 @@ class Dim:
     def negated(self) -> Any:
         """Returns the negation of a truth."""
         if self.comparison is None:
-            return self.tracer.number(torch.sym_not, self)
+            return self.tracer.number(functional.onnx2nn__SizeNot, self)
         function, one, other = self.comparison  # torch.sym_not of a size that is fixed while compiling is refused
         return self.tracer.number(_OPPOSITE[function], one, other)
 
@@ -232,7 +231,7 @@ _LAWS: dict[Function, Function] = {
     operator.ge: lambda a, b: conditions.at_most(b, a),
     operator.and_: lambda a, b: conditions.conjunction((a, b)),
     operator.or_: lambda a, b: conditions.disjunction((a, b)),
-    torch.sym_not: conditions.negation,
+    functional.onnx2nn__SizeNot: conditions.negation,
 }
 """What the functions of a program compute, as size expressions."""
 
@@ -310,6 +309,12 @@ class Integers:
 
 
 _ON_TRUTHS = frozenset(
-    {functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf, operator.and_, operator.or_, torch.sym_not}
+    {
+        functional.onnx2nn__SizeWhere,
+        functional.onnx2nn__SizeIf,
+        functional.onnx2nn__SizeNot,
+        operator.and_,
+        operator.or_,
+    }
 )
 """Functions that take truths as they are."""

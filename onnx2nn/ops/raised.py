@@ -48,6 +48,12 @@ def size_if(F: Any, condition: Any, A: Any, B: Any) -> Any:
     return A if condition else B
 
 
+@op("SizeNot", 1, domain=OWN)
+def size_not(F: Any, A: Any) -> Any:
+    """The negation of a condition on sizes; a trace would hold torch.sym_not of the example as a constant."""
+    return F.sym_not(A) if not F.jit.is_tracing() else F.logical_not(F.as_tensor(A))
+
+
 @op("SizeFloor", 1, domain=OWN)
 def size_floor(F: Any, A: Any) -> Any:
     """The floor of a shape value that is not negative; torch.export cannot save math.floor."""

@@ -21,12 +21,17 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 Outputs = list[np.ndarray]
 
 
-def answer(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Outputs:
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Returns a session that computes node by node, without messages."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def answer(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Outputs:
+    """Returns the outputs."""
+    return list(session(model).run(None, feeds))
 
 
 NO_CALL = (Fail, InvalidArgument, InvalidGraph, NoKernel, RuntimeException, RuntimeError)
