@@ -219,12 +219,12 @@ def _scan(walk: FlowWalk, form: ScanForm) -> tuple[Scan, list[Any]]:
 
 
 def _import_scan(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    module, captured = _scan(walk, scan_form(node, inputs))
+    module, captured = _scan(walk, scan_form(node, inputs, walk.attributes))
     return walk.builder.writer.module(node, module, [*inputs, *captured])
 
 
 def _import_scan_8(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    module, captured = _scan(walk, batched_scan_form(node, inputs))
+    module, captured = _scan(walk, batched_scan_form(node, inputs, walk.attributes))
     return walk.builder.writer.module(node, BatchedScan(module), [*inputs, *captured])
 
 

@@ -55,7 +55,7 @@ def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
         count = trip_count(form.body, limit, initial, partial(_known_to, walk, form.body))
     if count is not None:
         limit, outputs = count, [True, *outputs[1:]]
-    scans = [outside(tracer, spec_of(value)) for value in outputs[1 + len(carried) :]]
+    scans = _scan_outputs(tracer, outputs[1 + len(carried) :])
     module = Loop(child.program(outputs, "Body"), len(carried), [empty(spec) for spec in scans])
     start = _number(form.condition)
     length = None if count is None else _iterations(tracer, count, True if start is None else start)
@@ -72,7 +72,9 @@ def _iterations(tracer: Tracer, count: Any, condition: Any) -> Number | None:
 
 def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     tracer = walk.builder.tracer
-    form = scan_form(node, [walk.builder.tensor(value) for value in inputs])
+    form = scan_form(node, [walk.builder.tensor(value) for value in inputs], walk.attributes)
+    if any(spec_of(value) is None for value in form.scanned):
+        raise OperatorError("a scan input is no tensor of numbers, and others have no slices.")
     scanned = zip(form.axes_in, form.scanned, strict=False)
     axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shape else a for a, v in scanned]
     slices = [sliced(spec_of(v), a) for v, a in zip(form.scanned, axes_in, strict=True)]
@@ -81,7 +83,7 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     if windows is not None:
         return windows
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
-    scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
+    scans = _scan_outputs(tracer, outputs[len(carried) :])
     length = size_along(spec_of(form.scanned[0]), axes_in[0])
     module = Scan(
         child.program(outputs, "Body"),
@@ -98,11 +100,11 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
 def _import_scan_8(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     tracer = walk.builder.tracer
     lengths, *values = [walk.builder.tensor(value) for value in inputs]
-    form = batched_scan_form(node, [lengths, *values])
+    form = batched_scan_form(node, [lengths, *values], walk.attributes)
     slices = [sliced(sliced(spec_of(value), 0), 0) for value in form.scanned]
     carried = [sliced(spec_of(value), 0) for value in form.states]
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
-    scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
+    scans = _scan_outputs(tracer, outputs[len(carried) :])
     scan = Scan(
         child.program(outputs, "Body"),
         len(carried),
@@ -151,6 +153,15 @@ def _element_spec(walk: TorchWalk, value: ir.Value | None, known: Any) -> Spec |
     if container != "seq" or kind == ir.DataType.STRING:
         return None
     return Spec(None, None if kind is None else torch_dtype(kind))
+
+
+def _scan_outputs(tracer: Tracer, outputs: Sequence[Any]) -> list[Spec]:
+    """Returns the specs of what an iteration gives to the scan outputs, which are stacked."""
+    found = [outside(tracer, spec_of(value)) for value in outputs]
+    for index, spec in enumerate(found):
+        if spec is None:
+            raise OperatorError(f"scan output {index} is no tensor of numbers, and others are not stacked.")
+    return [spec for spec in found if spec is not None]
 
 
 def _trace_body(

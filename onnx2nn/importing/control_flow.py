@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -10,6 +11,10 @@ import onnx_ir as ir
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.naming import split_path
 from onnx2nn.importing.constants import Constant
+from onnx2nn.importing.node_facts import attribute
+
+Referred = Mapping[str, ir.Attr]
+"""The attributes of a function's call, to which those of nodes in the function may refer."""
 
 BRANCHES = ("then_branch", "else_branch")
 """The attributes of an If that hold its branches."""
@@ -74,34 +79,33 @@ def loop_form(node: ir.Node, inputs: Sequence[Any]) -> LoopForm:
     return LoopForm(body_of(node), trips, condition, initial)
 
 
-def scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
-    """Returns the parts of a Scan of opset 9 or later with `inputs`."""
-    body, count = body_of(node), _scanned(node, len(inputs))
+def scan_form(node: ir.Node, inputs: Sequence[Any], referred: Referred = MappingProxyType({})) -> ScanForm:
+    """Returns the parts of a Scan of opset 9 or later with `inputs`; its attributes may refer to a function's."""
+    body, count = body_of(node), _scanned(node, len(inputs), referred)
     states = len(inputs) - count
     produced = len(body.outputs) - states
     return ScanForm(
         body,
         list(inputs[:states]),
         list(inputs[states:]),
-        _ints(node, "scan_input_axes", count),
-        _ints(node, "scan_input_directions", count),
-        _ints(node, "scan_output_axes", produced),
-        _ints(node, "scan_output_directions", produced),
+        _ints(node, "scan_input_axes", count, referred),
+        _ints(node, "scan_input_directions", count, referred),
+        _ints(node, "scan_output_axes", produced, referred),
+        _ints(node, "scan_output_directions", produced, referred),
     )
 
 
-def batched_scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
+def batched_scan_form(node: ir.Node, inputs: Sequence[Any], referred: Referred = MappingProxyType({})) -> ScanForm:
     """Returns the parts of the Scan that a Scan of opset 8 runs for each element of the batch.
 
     The batch is the first dimension of its states and scanned values. The node's first input, the lengths, is left out.
     """
-    body, count = body_of(node), _scanned(node, len(inputs) - 1)
+    body, count = body_of(node), _scanned(node, len(inputs) - 1, referred)
     states = len(inputs) - 1 - count
     flat, produced = [0] * count, [0] * (len(body.outputs) - states)
     values = list(inputs[1:])
-    return ScanForm(
-        body, values[:states], values[states:], flat, _ints(node, "directions", count), produced, list(produced)
-    )
+    directions = _ints(node, "directions", count, referred)
+    return ScanForm(body, values[:states], values[states:], flat, directions, produced, list(produced))
 
 
 def mapped_body(node: ir.Node, inputs: Sequence[Any]) -> ir.Graph:
@@ -121,14 +125,17 @@ def module_path(node: ir.Node) -> list[str]:
     return split_path(node.name or node.outputs[0].name or node.op_type.lower())
 
 
-def _scanned(node: ir.Node, inputs: int) -> int:
+def _scanned(node: ir.Node, inputs: int, referred: Referred) -> int:
     """Returns how many of a Scan's last inputs are scanned."""
-    count = node.attributes["num_scan_inputs"].as_int()
+    found = attribute(node, "num_scan_inputs", referred)
+    if found is None:
+        raise OperatorError("attribute 'num_scan_inputs' is missing.")
+    count = found.as_int()
     if not 1 <= count <= inputs:
         raise OperatorError(f"num_scan_inputs={count}, it has {inputs} inputs to scan.")
     return count
 
 
-def _ints(node: ir.Node, name: str, count: int) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [0] * count if attribute is None else list(attribute.as_ints())
+def _ints(node: ir.Node, name: str, count: int, referred: Referred) -> list[int]:
+    found = attribute(node, name, referred)
+    return [0] * count if found is None else list(found.as_ints())

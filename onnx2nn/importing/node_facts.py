@@ -63,21 +63,35 @@ def attribute_values(
         OperatorError: an attribute that the row does not have, or a missing required attribute.
     """
     values: dict[str, Any] = {}
-    for name, attribute in node.attributes.data.items():
+    for name, own in node.attributes.data.items():
         if name in HINTS:
             continue
-        if attribute.is_ref():
-            target = referred.get(attribute.ref_attr_name or "")
-            if target is None:
-                continue
-            attribute = target
+        target = _referred(own, referred)
+        if target is None:
+            continue
         known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
         if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
-        values[name] = _attribute(attribute, tensor)
+        values[name] = _attribute(target, tensor)
     if row.demanded and (missing := [name for name in row.demanded if name not in values]):
         raise OperatorError(f"attribute {missing[0]!r} is missing.")
     return values
+
+
+def attribute(node: ir.Node, name: str, referred: Mapping[str, ir.Attr]) -> ir.Attr | None:
+    """Returns an attribute of a node; None where it is absent, or refers to an absent one of the function's call.
+
+    Args:
+        node: the node.
+        name: of the attribute.
+        referred: the attributes of the call, by name.
+    """
+    found = node.attributes.get(name)
+    return None if found is None else _referred(found, referred)
+
+
+def _referred(attribute: ir.Attr, referred: Mapping[str, ir.Attr]) -> ir.Attr | None:
+    return referred.get(attribute.ref_attr_name or "") if attribute.is_ref() else attribute
 
 
 def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -> Any:
