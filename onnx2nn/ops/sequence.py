@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import op
 
@@ -59,12 +61,26 @@ def sequence_length(F: Any, input_sequence: Any) -> Any:
 @op("ConcatFromSequence", 11)
 def concat_from_sequence(F: Any, input_sequence: Any, *, axis: int, new_axis: int = 0) -> Any:
     items = list(input_sequence)
+    if any(isinstance(item, np.ndarray) for item in items):  # strings
+        return np.stack(items, axis) if new_axis else np.concatenate(items, axis)
     return F.stack(items, axis) if new_axis else F.cat(items, axis)
+
+
+def _split_strings(input: np.ndarray[Any, Any], split: Any, axis: int, keepdims: int) -> list[Any]:
+    size = input.shape[axis]
+    if isinstance(split, list):
+        if sum(split) != size:
+            raise OperatorError(f"the sum of split={split} is not {size}, the size of axis {axis}.")
+        return np.split(input, np.cumsum(split)[:-1], axis)
+    parts = [input.take(range(i, min(i + (split or 1), size)), axis) for i in range(0, size, split or 1)]
+    return [part.reshape(np.delete(part.shape, axis)) for part in parts] if split is None and not keepdims else parts
 
 
 @op("SplitToSequence", 11, static=["split"])
 def split_to_sequence(F: Any, input: Any, split: Any = None, *, axis: int = 0, keepdims: int = 1) -> Any:
     """Without `split` the parts have length 1; a scalar `split` is their length, the last may be shorter."""
+    if isinstance(input, np.ndarray):
+        return _split_strings(input, split, axis, keepdims)
     if split is None:
         return list(F.split(input, 1, axis) if keepdims else F.unbind(input, axis))
     return list(F.split(input, split, axis))
