@@ -20,12 +20,17 @@ DOMAIN = "ai.onnx.ml"
 @at_run_time
 def pick_strings(names: Sequence[str], index: Any) -> Any:
     """Returns the object array of the strings `names` at the positions `index`, an integer tensor."""
-    return strings(names)[index.cpu().numpy()]
+    return np.asarray(strings(names)[index.cpu().numpy()], dtype=object)
 
 
 def pick(F: Any, values: Any, index: Any) -> Any:
     """Returns the `values`, a tensor or a list of strings, at the positions `index`."""
-    return pick_strings(list(values), index) if isinstance(values, (list, np.ndarray)) else values[(index,)]
+    return pick_strings(list(values), index) if isinstance(values, (list, np.ndarray)) else _at(values, index)
+
+
+def _at(values: Any, index: Any) -> Any:
+    """Returns the elements of a vector; a scalar would be a number for torch, which a trace does not know."""
+    return values[(index,)] if index.ndim else values[(index.reshape(1),)].reshape([])
 
 
 def labels_of(F: Any, ints: Sequence[int] | None, names: Sequence[str] | None) -> Any:
@@ -267,7 +272,7 @@ def _find(F: Any, X: Any, keys: Any) -> Any:
     last = max(len(keys) - int(nans.sum()), 1)  # NaN is sorted behind all keys, where a binary search would fail
     ordered = keys[order][:last]
     slot = F.searchsorted(ordered, X).clamp(max=last - 1)
-    index = F.where(ordered[(slot,)] == X, order[(slot,)], len(keys))
+    index = F.where(_at(ordered, slot) == X, _at(order, slot), len(keys))
     return F.where(X.isnan(), int(order[nans][0]), index) if nans.any() else index
 
 
