@@ -372,7 +372,8 @@ def non_zero(F: Any, X: Any) -> Any:
 
 
 def _values_of_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    return np.compress(condition.astype(bool), input, axis)
+    size = input.size if axis is None else input.shape[axis]
+    return np.compress(condition[:size].astype(bool), input, axis)
 
 
 def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
@@ -390,10 +391,10 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     traits=["value_preserving"],
 )
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    """Elements behind a condition that is shorter than the axis are dropped."""
+    """Elements behind a condition that is shorter than the axis are dropped, as what a longer one has behind it."""
     if axis is None:
         input, axis = input.flatten(), 0
-    kept = condition.nonzero().flatten()
+    kept = condition[: input.shape[axis]].nonzero().flatten()
     return input[kept] if input.ndim == 1 else input.index_select(axis, kept)  # torch selects no uint16
 
 
