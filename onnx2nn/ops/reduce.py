@@ -24,10 +24,10 @@ def _sum(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
 
 
 def _mean(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
-    """The mean of integers is truncated."""
+    """The mean of integers is truncated; of none it is 0, as in ONNX Runtime."""
     if x.is_floating_point():
         return x.mean(axes, keepdim=keepdim)
-    count = math.prod(x.shape[axis] for axis in axes)
+    count = larger(math.prod(x.shape[axis] for axis in axes), 1)
     return F.div(x.sum(axes, keepdim=keepdim), count, rounding_mode="trunc").to(x.dtype)
 
 
