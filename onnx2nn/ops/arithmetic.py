@@ -147,7 +147,8 @@ def larger(a: Any, b: Any) -> Any:
 
 def truncated_quotient(a: Any, b: Any) -> Any:
     """Returns the quotient of two shape values, rounded towards zero."""
-    if isinstance(a, int) and isinstance(b, int):
+    if isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer)):
+        a, b = int(a), int(b)
         if not b:
             raise NeedsValues("a division by 0")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
