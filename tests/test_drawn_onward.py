@@ -156,6 +156,13 @@ FOUND = {
         " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
         [[_ramp(3)], [_ramp(6)]],
     ),
+    "what a branch gives as it is": (
+        "script",
+        "(float[n] x, bool c) => (float[n] y, float[n] z) { y = If (c) <"
+        " then_branch = t () => (float[m] a) { a = Exp (x) },"
+        " else_branch = e () => (float[m] b) { b = Identity (x) }> z = Neg (x) }",
+        [[_ramp(3), np.array(False)], [_ramp(3) + 1, np.array(True)], [_ramp(4), np.array(True)]],
+    ),
     "neither of two conditions on sizes": (
         "script",
         "(float[n] x) => (float[n] y, int64 k) <int64 two = {2}, int64 nine = {9}> {"
@@ -184,6 +191,15 @@ def test_what_was_found(about: str, tmp_path: Path) -> None:
 
 def _loaded(graph: str) -> torch.fx.GraphModule:
     return onnx2nn.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}'))
+
+
+def test_safetensors_names_a_weight_that_is_another_one_transposed(tmp_path: Path) -> None:
+    module = _loaded(
+        "(float[2,3] x, float[3,2] z) => (float[2,2] y, float[3,2] s) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {"
+        ' ["product"] y = Gemm (x, w) s = Add (w, z) }'
+    )
+    with pytest.raises(VerificationError, match=r"the memory of another one in another layout: '.+weight'. Save .pth"):
+        onnx2nn.save(module, tmp_path / "m.safetensors")
 
 
 def test_a_trace_holds_no_numbers_of_the_example(tmp_path: Path) -> None:

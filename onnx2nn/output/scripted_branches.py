@@ -27,8 +27,11 @@ class _Branch(nn.Module):
         self.branch, self.first, self.count = branch, first, count
 
     def forward(self, captured: list[torch.Tensor]) -> list[torch.Tensor]:
-        results = self.branch(*captured[self.first : self.first + self.count])
-        return list(results) if isinstance(results, tuple) else [results]
+        given = captured[self.first : self.first + self.count]
+        results = self.branch(*given)
+        found = list(results) if isinstance(results, tuple) else [results]
+        # a trace knows tensors by identity: what reads such a value behind the If would read the If's result
+        return [value.clone() if any(value is item for item in given) else value for value in found]
 
 
 class _Choice(nn.Module):
