@@ -166,10 +166,16 @@ def _without_torch(module: torch.nn.Module, path: Path) -> list[str]:
 
 def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:
     safetensors = require("safetensors.torch", extra="torch", purpose="Saving .safetensors")
-    check_types(safetensors, module.state_dict())
+    state = module.state_dict()
+    check_types(safetensors, state)
+    if turned := [repr(key) for key, value in state.items() if not value.is_contiguous()]:
+        raise VerificationError(
+            f"safetensors holds no weight that has the memory of another one in another layout: {', '.join(turned)}. "
+            "Save .pth."
+        )
     with written_by_safetensors(path):
         safetensors.save_model(module, str(path))
-    count = sum(value.numel() for value in module.state_dict().values())
+    count = sum(value.numel() for value in state.values())
     return f"state of {count} numbers, read back with safetensors.torch.load_model"
 
 
