@@ -193,6 +193,15 @@ def _loaded(graph: str) -> torch.fx.GraphModule:
     return onnx2nn.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}'))
 
 
+def test_a_description_says_which_parts_a_trace_holds(tmp_path: Path) -> None:
+    module = _loaded(
+        "(float[n] x) => (float[1] y) <int64 one = {1}, int64 zero = {0}> {"
+        ' ["apart"] s = SplitToSequence (x, one) y = SequenceAt (s, zero) }'
+    )
+    told = onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(3)])
+    assert "of node 'apart' (SplitToSequence) it holds as many parts as the example has" in told
+
+
 def test_safetensors_names_a_weight_that_is_another_one_transposed(tmp_path: Path) -> None:
     module = _loaded(
         "(float[2,3] x, float[3,2] z) => (float[2,2] y, float[3,2] s) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {"

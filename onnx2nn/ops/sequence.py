@@ -76,7 +76,7 @@ def _split_strings(input: np.ndarray[Any, Any], split: Any, axis: int, keepdims:
     return [part.reshape(np.delete(part.shape, axis)) for part in parts] if split is None and not keepdims else parts
 
 
-@op("SplitToSequence", 11, static=["split"])
+@op("SplitToSequence", 11, static=["split"], traits=["takes_apart"])
 def split_to_sequence(F: Any, input: Any, split: Any = None, *, axis: int = 0, keepdims: int = 1) -> Any:
     """Without `split` the parts have length 1; a scalar `split` is their length, the last may be shorter."""
     if isinstance(input, np.ndarray):

@@ -20,6 +20,7 @@ Trait = Literal[
     "matrix_product",
     "recurrent",
     "reduction",
+    "takes_apart",
     "thread_dependent",
     "value_preserving",
 ]
@@ -36,6 +37,7 @@ Trait = Literal[
 - `matrix_product`: it multiplies by a matrix of weights.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
+- `takes_apart`: it gives a sequence of as many parts as the first input's size says.
 - `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.
 """

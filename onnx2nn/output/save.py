@@ -260,7 +260,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
     check_same(module, traced, tensors, "exported program")
     with enduring(path) as file:
         torch.jit.save(traced, file)
-    lost = unchecked(module) + one_sided(module)
+    lost = unchecked(module) + one_sided(module) + _held_parts(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
@@ -284,6 +284,23 @@ def _counted_by_runs(module: torch.nn.Module) -> list[str]:
                     _, operator, name = node.meta.get("onnx", ("", row.operator, str(node)))
                     found[f"input {read} of node {name!r} ({operator})"] = None
     return list(found)
+
+
+def _held_parts(module: torch.nn.Module) -> str:
+    """Returns of which sequences a trace holds as many elements as the example has, as the end of a description."""
+    from onnx2nn.control_flow import SequenceMap
+
+    found: dict[str, None] = {}
+    for part in _programs(module):
+        for node in part.graph.nodes:
+            row = getattr(node.target, "row", None)
+            called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if isinstance(called, SequenceMap) or (row is not None and "takes_apart" in row.traits):
+                _, operator, name = node.meta.get(
+                    "onnx", ("", "SequenceMap" if row is None else row.operator, str(node))
+                )
+                found[f"{name!r} ({operator})"] = None
+    return f"; of node {', '.join(found)} it holds as many parts as the example has" if found else ""
 
 
 def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | None = None) -> str:
