@@ -202,6 +202,14 @@ def test_a_description_says_which_parts_a_trace_holds(tmp_path: Path) -> None:
     assert "of node 'apart' (SplitToSequence) it holds as many parts as the example has" in told
 
 
+@pytest.mark.parametrize("name", ["torch", "annotate"])
+def test_names_that_the_code_of_a_trace_calls(name: str, tmp_path: Path) -> None:
+    module = _loaded(f"(float[2,k] x) => (float[1,k] y) <int64[1] {name} = {{1}}> {{ y = Gather (x, {name}) }}")
+    onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(2, 3)])
+    x = torch.randn(2, 4)
+    assert torch.equal(torch.jit.load(tmp_path / "m.torchscript")(x), x[1:])
+
+
 def test_safetensors_names_a_weight_that_is_another_one_transposed(tmp_path: Path) -> None:
     module = _loaded(
         "(float[2,3] x, float[3,2] z) => (float[2,2] y, float[3,2] s) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {"

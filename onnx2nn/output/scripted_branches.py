@@ -82,13 +82,29 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> torch.jit.ScriptModule:
     copied = copy.deepcopy(module, memo)  # If modules are replaced in the copy
     while True:
         try:
-            return _traced(copied, inputs)
+            return _readable(_traced(copied, inputs))
         except _Noted as noted:
             chosen = copied.get_submodule(noted.path)
             assert isinstance(chosen, If)
             scripted = _scripted(chosen, noted.path, noted.values)
             holder, _, name = noted.path.rpartition(".")
             setattr(copied.get_submodule(holder), name, scripted)
+
+
+_KEYWORDS = frozenset({"torch", "annotate", "NoneType"})
+"""What the code in a file of TorchScript calls, and does not keep free of the names of weights and inputs."""
+
+
+def _readable(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """Gives other names to values that have names which the code in a file calls; the keys of weights stay."""
+    for part in traced.modules():
+        graph: Any = getattr(part, "graph", None)
+        if graph is None:
+            continue
+        for value in (*graph.inputs(), *(output for node in graph.nodes() for output in node.outputs())):
+            if value.debugName() in _KEYWORDS:
+                value.setDebugName(f"{value.debugName()}_")
+    return traced
 
 
 def _traced(module: nn.Module, inputs: tuple[Any, ...]) -> torch.jit.ScriptModule:
