@@ -142,6 +142,11 @@ FOUND = {
         " s = Shape (x) d = Sub (s, five) a = Abs (d) y = Expand (one, a) }",
         [[_ramp(9)], [_ramp(3)]],
     ),
+    "a value that is two outputs": (
+        "export",
+        "(float[n] x) => (float[n] y, float[n] z, float[n] v) { z = Neg (x) y = Identity (z) v = Identity (z) }",
+        [[_ramp(3)], [_ramp(7)]],
+    ),
     "an input that a loop gives": (
         "export",
         "(float[n] x) => (float[m] y, int64 k) <int64 none = {0}> {"

@@ -266,7 +266,7 @@ def _traceable(module: Any) -> fx.GraphModule:
 
 
 def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Gives inputs and weights that are outputs a copy (Identity), as torch names such a value after the output.
+    """Gives inputs, weights and other outputs that are outputs a copy (Identity), as torch gives a value one name.
 
     Args:
         graph: changed in place.
@@ -292,7 +292,8 @@ def _copied_sources(values: Sequence[Any], sources: Sequence[Any], names: Sequen
 
     known = {id(source): name for source, name in zip(sources, names, strict=True)}
     pairs = zip(values, outputs, strict=True)
-    return [torch.clone(value) if known.get(id(value), name) != name else value for value, name in pairs]
+    # setdefault: of a value with several names the first output has it
+    return [torch.clone(value) if known.setdefault(id(value), name) != name else value for value, name in pairs]
 
 
 @timed("names and folding")
