@@ -219,7 +219,7 @@ class TorchBuilder(Builder):
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Records the calls in the body of `row`."""
-        if any(type(value) is Opaque for value in inputs):
+        if any(type(value) is Opaque or _is_text(value) for value in inputs):
             raise TraceError("a value that is no tensor")
         try:
             arguments = self.arguments.of_body(row, inputs)
@@ -283,6 +283,10 @@ class TorchBuilder(Builder):
             for i, value in zip(live, values, strict=True):
                 results[i] = value
         return results
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, Constant) and value.kind == ir.DataType.STRING
 
 
 TorchWalk = Walk[TorchBuilder]

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
-from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
@@ -95,7 +94,7 @@ class Builder(ABC):
 
     def compute(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Returns the result of `row` at run time: of the calls in its body, else of one opaque call."""
-        if row.call != "opaque" and not any(map(_is_text, inputs)):  # the calls in bodies are on tensors
+        if row.call != "opaque":
             try:
                 return self.record(node, row, inputs, attributes)
             except NeedsValues:
@@ -130,7 +129,3 @@ class Builder(ABC):
     @abstractmethod
     def called(self: B, node: ir.Node, function: ir.Function, body: B, outputs: Sequence[Any]) -> Sequence[Any]:
         """Returns the outputs of a node that calls `function`, whose body `body` built with these outputs."""
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, Constant) and value.kind == ir.DataType.STRING
