@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -145,9 +145,10 @@ def export(subject: Subject, folder: Path) -> Iterator[Runner]:
     first = subject.runs[0]
     told = onnx2nn.export_onnx(subject.module, folder / "m.onnx", example_inputs=first.tensors())
     written = onnx.load(folder / "m.onnx")
-    fixed = {name for name, size in subject.module.meta["onnx2nn"]["fixed"].items() if not isinstance(size, range)}
+    known = subject.module.meta["onnx2nn"]["fixed"]  # a dimension that is equal to another one has that one's name
+    fixed = {name: size if isinstance(size, str) else "" for name, size in known.items() if not isinstance(size, range)}
     are_tied = _TIED in told
-    now, before = _interface(written, are_tied, set()), _interface(subject.model, are_tied, fixed)
+    now, before = _interface(written, are_tied, {}), _interface(subject.model, are_tied, fixed)
     assert now == before, f"{now}, not {before}: {told}"
     held = "it holds" in told
 
@@ -162,12 +163,12 @@ def export(subject: Subject, folder: Path) -> Iterator[Runner]:
     yield lambda given: again(given) if given is first or not (held or are_tied) else None
 
 
-def _interface(model: onnx.ModelProto, are_tied: bool, fixed: set[str]) -> Any:
+def _interface(model: onnx.ModelProto, are_tied: bool, fixed: Mapping[str, str]) -> Any:
     """Returns the names and types of inputs and outputs, and the names of the inputs' dynamic dimensions."""
 
     def dimensions(info: onnx.ValueInfoProto) -> list[Any]:
         names = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
-        return [bool(name) if are_tied else name for name in (name if name not in fixed else "" for name in names)]
+        return [bool(name) if are_tied else name for name in (fixed.get(name, name) for name in names)]
 
     inputs = [(info.name, info.type.tensor_type.elem_type, dimensions(info)) for info in model.graph.input]
     return inputs, [info.name for info in model.graph.output]
