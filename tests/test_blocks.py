@@ -135,6 +135,27 @@ def test_what_a_block_takes(exporter: str) -> None:
     assert set(module.meta["onnx2nn"]["tree"]["flat"]) <= {"layers"}
 
 
+@pytest.mark.parametrize(("one", "two"), [("/6/Conv", "/6/Conv_1"), ("/Class/Conv", "/If/Conv")])
+def test_an_argument_has_a_name_of_python(one: str, two: str) -> None:
+    """An argument is named after the module that gives it: `6_1` for a second layer at one place, or a class `If`."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[n, 1, h] x) => (float[n, 1, h] y)
+        <float[1, 1, 1] k = {{2.0}}, float[1, 1, 1] l = {{3.0}},
+         float[1, 1, 1] m = {{4.0}}, float[1, 1, 1] o = {{5.0}}> {{
+            ["{one}"] a = Conv(x, k)
+            ["{two}"] b = Conv(x, l)
+            ["/block/Add"] c = Add(a, b)
+            ["/block/first/Conv"] d = Conv(c, m)
+            ["/block/Mul"] e = Mul(d, b)
+            ["/block/second/Conv"] y = Conv(e, o)
+        }}""")
+    module = onnx2nn.load(model)
+    x = torch.randn(2, 1, 3)
+    assert module.block.code
+    torch.testing.assert_close(module(x), 5 * (4 * (2 * x + 3 * x) * 3 * x))
+
+
 def test_a_changed_block_is_its_own() -> None:
     """An edit of one block leaves the others, and what is imported later, as they were."""
     module = onnx2nn.load(_path("dynamo"))

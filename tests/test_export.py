@@ -174,6 +174,22 @@ def test_names_that_an_export_gave_before(tmp_path: Path) -> None:
     assert {"h", "h/Div", "h/Div_1", "node_neg"} <= set(names)
 
 
+@pytest.mark.parametrize("name", ["neg", "mul"])
+@pytest.mark.parametrize("held", ["float[3] NAME = {1.0, 2.0, 3.0}", "float[3] other = {1.0, 2.0, 3.0}"])
+def test_a_weight_or_input_called_as_the_exporter_calls_a_value(name: str, held: str, tmp_path: Path) -> None:
+    """torch gives the placeholder of a weight the notes of the call with its name, and refuses other notes on it."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 3] x) => (float[n, 3] y) <HELD>
+        { ["one"] a = Mul(x, NAME) ["two"] b = Neg(a) ["three"] c = Relu(b) ["four"] y = Neg(c) }
+    """
+    if "other" in held:
+        text = text.replace("NAME", "other").replace("(x,", "(NAME,").replace(" x)", " NAME)")
+    model = onnx.parser.parse_model(text.replace("HELD", held).replace("NAME", name))
+    assert "agrees with ONNX Runtime" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "again.onnx")
+    assert [name for _, name in _names(tmp_path / "again.onnx")] == ["one", "two", "three", "four"]
+
+
 PYRAMID = """
 <ir_version: 8, opset_import: ["" : 17]>
 graph (float[n, 1, h, w] x) => (float[n, 1, a, b] y)

@@ -90,6 +90,23 @@ def test_initializer_of_three_nodes_is_held_once() -> None:
     torch.testing.assert_close(module(torch.ones(2, 4)), torch.full((2, 4), 8.0))
 
 
+def test_a_batch_normalisation_of_three_nodes_is_one_layer() -> None:
+    """Each node read its own copy of the running statistics, so that its layer was another one: KeyNet of Kornia."""
+    names = ("scale", "bias", "mean", "variance")
+    model = _model(
+        """g (float[N, 3, H] x) => (float[N, 3, H] y) {
+            first = BatchNormalization (x, scale, bias, mean, variance)
+            shorter = Relu (first)
+            second = BatchNormalization (shorter, scale, bias, mean, variance)
+            y = BatchNormalization (second, scale, bias, mean, variance)
+        }""",
+        {name: np.abs(_random(3, seed=seed)) + 0.5 for seed, name in enumerate(names)},
+    )
+    module = _agrees(model, _random(2, 3, 4))
+    assert sum(isinstance(part, nn.BatchNorm1d) for part in module.modules()) == 1
+    assert len(module.state_dict()) == 5  # the four, and how many batches were tracked
+
+
 def test_initializer_used_in_two_orientations_is_held_once() -> None:
     """A tied embedding: one table is gathered from and, transposed, decodes."""
     model = _model(

@@ -596,3 +596,22 @@ def test_a_slice_backwards_over_an_open_axis_clamps(start: str, end: str, step: 
         x = torch.arange(float(size))
         (expected,) = session.run(None, {"x": x.numpy()})
         assert module(x).tolist() == expected.tolist(), f"{size} elements"
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_what_is_empty_along_the_axis_of_a_concat_has_any_sizes(rows: int) -> None:
+    """Masks of no positions (torchaudio's Emformer): ONNX Runtime leaves them out, whatever their other sizes are."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (int64[1] n, float[h, 9] x) => (float[a, b] y) <int64[1] width = {7}> {
+            shape = Concat <axis = 0> (n, width)
+            empty = ConstantOfShape (shape)
+            y = Concat <axis = 0> (empty, x)
+        }""")
+    inputs = (torch.tensor([rows]), torch.randn(3, 9))
+    module = onnx2nn.load(model)
+    if rows:
+        with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+            module(*inputs)
+    else:
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")

@@ -89,12 +89,20 @@ def bilinear(random: Random) -> Call:
 def einsum(random: Random) -> Call:
     sizes = dict(zip("abcd", _sizes(random, 4), strict=True))
     terms = ["".join(random.choice("abcd") for _ in range(random.randint(0, 3))) for _ in range(random.randint(1, 3))]
-    equation = ",".join(terms)
-    if random.random() < 0.8:
-        letters = sorted(set(equation) - {","})
-        equation += "->" + "".join(random.sample(letters, random.randint(0, len(letters))))
-    operands = [stored(*tuple(_near(random, sizes[letter]) for letter in term)) for term in terms]
-    return (equation, *operands), {}
+    letters = sorted(set("".join(terms)))
+    right = "".join(random.sample(letters, random.randint(0, len(letters))))
+    shapes = [[_near(random, sizes[letter]) for letter in term] for term in terms]
+    if random.random() < 0.5:
+        covered = _sizes(random, random.randint(0, 2))
+        for i, term in enumerate(terms):
+            if random.random() < 0.7:
+                at, first = random.randint(0, len(term)), random.randint(0, len(covered))
+                terms[i] = f"{term[:at]}...{term[at:]}"
+                shapes[i][at:at] = [_near(random, size) for size in covered[first:]]
+        at = random.randint(0, len(right))
+        right = f"{right[:at]}...{right[at:]}" if random.random() < 0.8 else right
+    equation = ",".join(terms) + (f"->{right}" if random.random() < 0.8 else "")
+    return (equation, *(stored(*shape) for shape in shapes)), {}
 
 
 def tensordot(random: Random) -> Call:
@@ -226,6 +234,11 @@ def test_every_rule_of_the_family_is_called() -> None:
 def test_rule_covers_calls_that_torch_computes(target: Any) -> None:
     covered = [is_covered(random, target, *CALLS[target](random)) for random in map(Random, range(40))]
     assert any(covered)
+
+
+@pytest.mark.parametrize("equation", ["oi,...ihw->...ohw", "oi,...ihw", "oi,...ihw->o...", "oi,...ihw->ohw"])
+def test_an_ellipsis_is_covered(equation: str) -> None:
+    assert is_covered(Random(0), torch.einsum, (equation, stored(4, 3), stored(2, 3, 5, 6)), {})
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

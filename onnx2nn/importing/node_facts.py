@@ -168,7 +168,10 @@ def body_arguments(
 
 
 def _untrained(value: Any) -> Any:
-    return dataclasses.replace(value, weight=False) if isinstance(value, Constant) and value.weight else value
+    """Returns a weight as a buffer with the same memory, so that nodes that share it share a layer."""
+    return (
+        dataclasses.replace(value, weight=False, tied=value) if isinstance(value, Constant) and value.weight else value
+    )
 
 
 def known_array(value: Constant | ShapeValues) -> np.ndarray[Any, Any]:

@@ -287,7 +287,16 @@ def _values_of_concat(*inputs: Any, axis: int) -> Any:
 
 @op("Concat", 4, on_shape_values=_values_of_concat)
 def concat(F: Any, *inputs: Any, axis: int) -> Any:
-    return inputs[0] if len(inputs) == 1 else F.cat(inputs, axis)
+    """ONNX Runtime leaves out tensors of other sizes that are empty along the axis, which ONNX does not allow."""
+    if len(inputs) == 1:
+        return inputs[0]
+    try:
+        return F.cat(inputs, axis)
+    except RuntimeError:
+        kept = [value for value in inputs if value.shape[axis]] if has_values(F, *inputs) else []
+        if not 0 < len(kept) < len(inputs):
+            raise
+        return F.cat(kept, axis)
 
 
 @op(

@@ -251,9 +251,9 @@ def _traceable(module: Any) -> fx.GraphModule:
             holder, last = container(copied, name)
             holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
-        node.meta["custom"] = {
-            _SOURCE: {key: node.meta[key] for key in ("onnx", "scopes", "classes") if key in node.meta}
-        }
+        if node.op not in ("placeholder", "get_attr"):  # torch looks these up by name among the notes of its own calls
+            notes = {key: node.meta[key] for key in ("onnx", "scopes", "classes") if key in node.meta}
+            node.meta["custom"] = {_SOURCE: notes}
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())
 

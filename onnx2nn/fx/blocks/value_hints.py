@@ -19,8 +19,8 @@ def suggested_name(node: fx.Node) -> str:
     if node.op == "placeholder":
         return str(node.target)
     if node.op == "call_module":
-        steps = [step for step in str(node.target).split(".") if not step.isdecimal()]
-        return _WORD.sub("_", (steps or ["x"])[-1]).lower()
+        steps = [step for step in str(node.target).split(".") if step.isidentifier()]  # a second `6` is `6_1`
+        return identifier(_WORD.sub("_", (steps or ["x"])[-1]).lower())
     if node.op == "get_attr":
         steps = str(node.target).split(".")
         return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
@@ -30,7 +30,7 @@ def suggested_name(node: fx.Node) -> str:
         return suggested_name(node.args[0])
     row = row_of(node)
     if row is not None:
-        return row.operator.lower()
+        return identifier(row.operator.lower())
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
     return _NAMES.get(name.strip("_"), name.strip("_"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from onnx2nn.sizes.expression import Number
 
 _SUMMED = "the dimensions of a matrix product"
 _BATCH = "the batch dimensions of a matrix product"
+_TERM = re.compile(r"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?")
 
 
 def _dtype(*specs: Spec | None) -> torch.dtype:
@@ -138,24 +140,35 @@ def _einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
     dtype, shapes = _dtype(*operands), [shape_of(operand) for operand in operands]
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if "." in left or len(terms) != len(shapes) or not left.replace(",", "").isalpha():
+    if len(terms) != len(shapes):
         raise Uncovered
-    found: dict[str, Number] = {}
+    found: dict[str | int, Number] = {}
     for term, shape in zip(terms, shapes, strict=True):
-        if len(term) != len(shape):
-            raise Uncovered
-        own: dict[str, Number] = {}
-        for letter, size in zip(term, shape, strict=True):
-            known = own.get(letter, size)
-            own[letter] = size if known is size else sizes.equal(known, size, f"the diagonal {letter!r} of einsum")
-        for letter, size in own.items():
-            both = [[found.get(letter, 1)], [size]]
-            (found[letter],) = broadcast(sizes, both, f"the dimension {letter!r} of einsum")
+        own: dict[str | int, Number] = {}
+        for label, size in zip(_labels(term, len(shape)), shape, strict=True):
+            known = own.get(label, size)
+            own[label] = size if known is size else sizes.equal(known, size, f"the diagonal {label!r} of einsum")
+        for label, size in own.items():
+            both = [[found.get(label, 1)], [size]]
+            (found[label],) = broadcast(sizes, both, f"the dimension {label!r} of einsum")
+    covered = sum(type(label) is int for label in found)
     if not arrow:
-        right = "".join(letter for letter in sorted(set(left) - {","}) if left.count(letter) == 1)
-    if len(set(right)) != len(right) or not set(right) <= set(found):
+        right = "..." + "".join(letter for letter in sorted(set(left) - set(",.")) if left.count(letter) == 1)
+    labels = _labels(right, len(right.replace("...", "")) + (covered if "..." in right else 0))
+    if len(set(labels)) != len(labels) or not set(labels) <= set(found):
         raise Uncovered
-    return Spec(tuple(found[letter] for letter in right), dtype)
+    return Spec(tuple(found[label] for label in labels), dtype)
+
+
+def _labels(term: str, rank: int) -> list[str | int]:
+    """Returns the label of each dimension of a term of einsum: its letter; a negative number in an ellipsis."""
+    if not _TERM.fullmatch(term):
+        raise Uncovered
+    first, ellipsis, last = term.partition("...")
+    covered = rank - len(first) - len(last)
+    if covered < 0 or (covered and not ellipsis):
+        raise Uncovered
+    return [*first, *range(-covered, 0), *last]
 
 
 @rule(torch.tensordot)
