@@ -24,6 +24,7 @@ from onnx2nn.errors import InputError, ModuleInputError, VerificationError
 from onnx2nn.optimization import compiling, packed_layers, packing
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLinear
+from onnx2nn.optimization.scaled_code import fold_numbers
 from onnx2nn.optimization.sequences import skip_identities
 from onnx2nn.verification.module_runs import check_same
 
@@ -329,6 +330,49 @@ class Scaled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.more(torch.relu(self.norm(self.up(x)))) * self.scale + self.shift
+
+
+class Slopes(nn.Module):
+    """Convolutions whose results are combined with numbers, of which no two are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, bias=False)
+        self.third = nn.ConvTranspose2d(4, 4, 2, groups=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x) * 0.2 + 0.5)
+        z = torch.relu(self.second(y) / 3.0 - 0.125)
+        return (self.third(z) + 0.75) * -0.4
+
+
+def test_numbers_behind_convolutions_fold() -> None:
+    torch.manual_seed(0)
+    original, x = Slopes(), torch.randn(2, 3, 5, 6)
+    program = torch.export.export(original, (x,)).run_decompositions()
+    fold_numbers(program.graph)
+    program.graph_module.recompile()
+    convolutions = program.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    readers = [user.target for conv in convolutions for user in conv.users]
+    assert readers == [torch.ops.aten.relu.default] * 2 + ["output"]
+    torch.testing.assert_close(program.module()(x), original(x))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
+def test_machine_code_of_numbers_behind_convolutions(recwarn: pytest.WarningsRecorder) -> None:
+    """Inductor takes one of the numbers for all."""
+    torch.manual_seed(0)
+    original, x, file = Slopes().eval(), torch.randn(2, 3, 5, 6), io.BytesIO()
+    torch.onnx.export(original, (x,), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    module = onnx2nn.load(file.getvalue())
+    made = onnx2nn.optimize(module, "compile", example_inputs=(x,))
+    assert type(made) is compiling.CompiledModule and not [w for w in recwarn if "refuses" in str(w.message)]
+    for images in (x, torch.randn(3, 3, 5, 6)):
+        torch.testing.assert_close(made(images), original(images))
+    wrong = torch.compile(module, fullgraph=True)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        assert not torch.allclose(wrong(x), original(x), atol=1e-3), "inductor is right; fold_numbers can go"
 
 
 @pytest.mark.slow

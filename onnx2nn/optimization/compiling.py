@@ -29,8 +29,14 @@ from onnx2nn.optimization.half_code import compute_in_float32
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.product_code import multiply_pixels, multiply_small
+from onnx2nn.optimization.scaled_code import fold_numbers
 from onnx2nn.optimization.unpacked_code import keep_convolutions, restore_convolutions
 from onnx2nn.verification.module_runs import check_same, inputs_for
+
+
+def _before_freezing(graph: torch.fx.Graph) -> None:
+    fold_numbers(graph)
+    keep_convolutions(graph)
 
 
 def _use_kernels(graph: torch.fx.Graph) -> None:
@@ -43,7 +49,7 @@ def _use_kernels(graph: torch.fx.Graph) -> None:
 
 _CONFIG: dict[str, Any] = {
     "freezing": True,
-    "joint_custom_pre_pass": keep_convolutions,
+    "joint_custom_pre_pass": _before_freezing,
     "post_grad_custom_pre_pass": _use_kernels,
 }
 """Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
