@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import itertools
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -390,6 +391,43 @@ def test_what_is_computed_from_a_weight_is_not_called_so(tmp_path: Path) -> None
     assert report.extra and all("from weights" in why for why in report.extra.values())
     check_same(run(module, ODD), run(original, ODD), "the imported module")
     assert ours - theirs <= {key for key, _ in module.named_parameters()}
+
+
+class Views(nn.Module):
+    """Weights of which views are used: other shapes, and other orders of dimensions."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = random.Random(seed)
+        self.chains = []
+        for number in range(16):
+            sizes = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(2, 4))]
+            self.register_parameter(f"w{number}", nn.Parameter(torch.randn(sizes)))
+            self.chains.append([rng.sample(range(4), 4) for _ in range(rng.randint(1, 3))])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = []
+        for number, orders in enumerate(self.chains):
+            value = getattr(self, f"w{number}")
+            for order in orders:
+                value = value.reshape([1] * (4 - value.ndim) + list(value.shape)).permute(order)
+                if order[0] % 2:
+                    value = value.reshape(value.shape[0] * value.shape[1], *value.shape[2:])
+            results.append(x * value)
+        return tuple(results)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_views_of_weights(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """What an exporter leaves to compute of a weight alone is folded at import, and read as a view of the weight."""
+    torch.manual_seed(seed)
+    original, x = Views(request.config.getoption("--seed") * 3 + seed).eval(), torch.ones(1)
+    path = tmp_path / "views.onnx"
+    torch.onnx.export(original, (x,), path, dynamo=True, optimize=False, verbose=False)
+    module = onnx2nn.load(path)
+    for found, wanted in zip(module(x), original(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    original.load_state_dict(module.state_dict())  # strictly
 
 
 @pytest.mark.parametrize("raised", [True, False])

@@ -60,8 +60,11 @@ class HeldState:
     def attribute_of(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; equal constants are held once."""
         base = self._tracer.placement.base(tensor)
+        order, wanted = _memory_order(base), _memory_order(tensor)
+        if base is tensor or order is None or wanted is None or base.storage_offset() != tensor.storage_offset():
+            return Tensor(self._tracer, self.read(tensor), Spec(tuple(tensor.shape), tensor.dtype))
         held = Tensor(self._tracer, self.read(base), Spec(tuple(base.shape), base.dtype))
-        return held if base is tensor else _view_of(held, base, tensor)
+        return _view_of(held, base, order, tensor, wanted)
 
     def read(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
@@ -153,8 +156,37 @@ class HeldState:
         return self._layers[key]
 
 
-def _view_of(recorded: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
-    """Records `view`, which has all elements of `base`, as a view of the recorded tensor of `base`."""
-    is_transposed = base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride()
-    result: Tensor = recorded.t() if is_transposed else recorded.reshape(tuple(view.shape))
-    return result
+def _memory_order(tensor: torch.Tensor) -> list[int] | None:
+    """Returns a tensor's dimensions in the order in which its memory has them, None where the memory has gaps.
+
+    Law: in this order, the stride of each dimension is the number of elements of all later ones. A dimension of one
+    element may stand anywhere.
+    """
+    sizes, strides = tensor.shape, tensor.stride()
+    large = sorted((dim for dim in range(tensor.ndim) if sizes[dim] != 1), key=lambda dim: -strides[dim])
+    step = 1
+    for dim in reversed(large):
+        if strides[dim] != step:
+            return None
+        step *= sizes[dim]
+    if large == sorted(large):
+        return [*range(tensor.ndim)]
+    return [dim for dim in range(tensor.ndim) if sizes[dim] == 1] + large
+
+
+def _view_of(recorded: Tensor, base: torch.Tensor, order: list[int], view: torch.Tensor, wanted: list[int]) -> Tensor:
+    """Records `view`, which has all elements of `base` in the same memory, as a view of the recorded tensor of `base`.
+
+    Args:
+        recorded: the tensor.
+        base: its values.
+        order: their dimensions in the order of the memory.
+        view: the values to record.
+        wanted: their dimensions in the order of the memory.
+    """
+    if base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride():
+        return recorded.t()  # type: ignore[no-any-return]  # a recorded call
+    if order != sorted(order):
+        recorded = recorded.permute(order)
+    recorded = recorded.reshape(tuple(view.shape[dim] for dim in wanted))
+    return recorded if wanted == sorted(wanted) else recorded.permute([wanted.index(dim) for dim in range(view.ndim)])
