@@ -321,6 +321,32 @@ def test_unwritable_targets(module: Shared, tmp_path: Path) -> None:
         check_writable("/proc/model.pth")
 
 
+class Turned(nn.Module):
+    """Two weights in one memory, of which the second has it in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+        self.turned = nn.Parameter(self.plain.data.t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.plain @ self.turned
+
+
+def test_weights_in_other_layouts(tmp_path: Path) -> None:
+    """A layout is no part of safetensors; it is refused where another weight has the memory in its own."""
+    from safetensors.torch import load_file
+
+    images = onnx2nn.load(ROOT / "examples/digits/digits.onnx").to(memory_format=torch.channels_last)
+    assert not all(value.is_contiguous() for value in images.state_dict().values())
+    onnx2nn.save(images, tmp_path / "images.safetensors")
+    fresh = load_file(tmp_path / "images.safetensors")
+    for key, value in images.state_dict().items():
+        torch.testing.assert_close(fresh[key], value, rtol=0, atol=0)
+    with pytest.raises(VerificationError, match="the memory of another one in another layout: 'turned'"):
+        onnx2nn.save(Turned(), tmp_path / "turned.safetensors")
+
+
 def test_missing_safetensors_is_named(module: Shared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)

@@ -168,15 +168,26 @@ def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:
     safetensors = require("safetensors.torch", extra="torch", purpose="Saving .safetensors")
     state = module.state_dict()
     check_types(safetensors, state)
-    if turned := [repr(key) for key, value in state.items() if not value.is_contiguous()]:
+    if turned := _turned(state):
         raise VerificationError(
-            f"safetensors holds no weight that has the memory of another one in another layout: {', '.join(turned)}. "
-            "Save .pth."
+            "safetensors holds no weight that has the memory of another one in another layout: "
+            f"{', '.join(map(repr, turned))}. Save .pth."
         )
     with written_by_safetensors(path):
         safetensors.save_model(module, str(path))
     count = sum(value.numel() for value in state.values())
     return f"state of {count} numbers, read back with safetensors.torch.load_model"
+
+
+def _turned(state: Mapping[str, torch.Tensor]) -> list[str]:
+    """Returns the keys of weights that have all memory of another one, in another layout."""
+    first: dict[int, torch.Tensor] = {}
+    found = []
+    for key, value in state.items():
+        held = first.setdefault(value.data_ptr(), value) if value.numel() else value
+        if held.numel() == value.numel() and (held.shape, held.stride()) != (value.shape, value.stride()):
+            found.append(key)
+    return found
 
 
 def _save_program(
