@@ -360,6 +360,20 @@ def test_numbers_behind_convolutions_fold() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_cache")
+def test_machine_code_of_a_module_that_is_trained(stem: Callable[[], nn.Module]) -> None:
+    module, x = stem(), torch.randn(3, 3, 6, 6)
+    expected = module(x)
+    module.train()
+    module.norm.eval()
+    state = copy.deepcopy(module.state_dict())
+    made = onnx2nn.optimize(module, "compile")
+    assert type(made) is compiling.CompiledModule and module.training and not module.norm.training
+    torch.testing.assert_close(made(x), expected)
+    torch.testing.assert_close(dict(module.state_dict()), dict(state), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
 def test_machine_code_of_numbers_behind_convolutions(recwarn: pytest.WarningsRecorder) -> None:
     """Inductor takes one of the numbers for all."""
     torch.manual_seed(0)

@@ -5,7 +5,8 @@ A module of `onnx2nn.load` comes in; a module with equal outputs goes out, which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.errors import InputError
@@ -64,4 +65,17 @@ def optimize(module: torch.nn.Module, mode: str, *, example_inputs: Sequence[Any
         return optimized(module)
     from onnx2nn.optimization.compiling import compiled
 
-    return compiled(module, example_inputs)
+    with _evaluating(module):
+        return compiled(module, example_inputs)
+
+
+@contextlib.contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Has a module in evaluation mode, and gives each of its parts its own mode back."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
