@@ -146,7 +146,7 @@ _TORCH |= {
     "unwrap": unwrap,
     "wrap": wrap,
     **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
-    **{name: getattr(symbolic_sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
+    **{name: getattr(symbolic_sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min", "sym_not")},
 }
 globals().update(_TORCH)
 methods.attach()

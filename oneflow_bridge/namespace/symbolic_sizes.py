@@ -20,6 +20,11 @@ def sym_ite(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
+def sym_not(condition: Any) -> Any:
+    """The negation of a comparison of sizes."""
+    return not condition
+
+
 def is_tracing() -> bool:
     """Whether sizes are tensors, as torch.jit.trace has them: never."""
     return False

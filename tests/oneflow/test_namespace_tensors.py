@@ -574,5 +574,6 @@ def test_names_of_torch_that_no_row_uses():
 def test_numbers_of_sizes():
     assert (F.sym_max(3, 5), F.sym_min(3, 5)) == (5, 3)
     assert (F.sym_ite(True, 3, 5), F.sym_ite(False, 3, 5)) == (3, 5)
+    assert (F.sym_not(True), F.sym_not(False)) == (False, True)
     assert F.sym_int(2.5) == 2
     assert not F.jit.is_tracing()
