@@ -56,8 +56,8 @@ _CONFIG: dict[str, Any] = {
 
 
 def _config(device: torch.device) -> dict[str, Any]:
-    """Returns the settings of inductor for a device; the passes are for the CPU's kernels."""
-    return _CONFIG if device.type == "cpu" else {"freezing": True}
+    """Returns the settings of inductor for a device; passes for the CPU's kernels are for the CPU alone."""
+    return _CONFIG if device.type == "cpu" else {**_CONFIG, "post_grad_custom_pre_pass": restore_convolutions}
 
 
 def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:
