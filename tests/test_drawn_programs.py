@@ -72,7 +72,7 @@ def _wanted(model: onnx.ModelProto, module: Any, points: Iterable[Feeds]) -> lis
     for feeds in points:
         try:
             _run(module, feeds)
-        except Exception as error:  # of any class of torch's
+        except Exception as error:  # of any class of torch's; what is no refusal stays, for `_outcome` to find wrong
             if isinstance(error, Onnx2nnError) or any(text in str(error) for text in REFUSALS):
                 continue
         try:
@@ -100,7 +100,7 @@ def _outcome(seed: int) -> tuple[str, str]:
                 for info, ours, theirs in zip(model.graph.output, _run(module, feeds), wanted, strict=True):
                     if said := _apart(ours, theirs, program.rtol):
                         return "wrong", f"{about}{options} at {list(feeds.values())}, output {info.name}: {said}"
-        except Exception as error:  # of any class of torch's; it is wrong, but for what REFUSALS names
+        except Exception as error:  # of any class: a raw error is a finding, unless REFUSALS names it
             text = str(error)
             named = isinstance(error, Onnx2nnError) and not _RAW.search(text)
             named = named or any(words in text for words in REFUSALS)

@@ -185,7 +185,8 @@ def _view_of(recorded: Tensor, base: torch.Tensor, order: list[int], view: torch
         wanted: their dimensions in the order of the memory.
     """
     if base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride():
-        return recorded.t()  # type: ignore[no-any-return]  # a recorded call
+        turned: Tensor = recorded.t()
+        return turned
     if order != sorted(order):
         recorded = recorded.permute(order)
     recorded = recorded.reshape(tuple(view.shape[dim] for dim in wanted))

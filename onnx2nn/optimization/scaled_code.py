@@ -10,6 +10,8 @@ from torch import fx
 _aten = torch.ops.aten
 _FACTORS = {_aten.mul.Tensor, _aten.div.Tensor}
 _SUMMANDS = {_aten.add.Tensor, _aten.sub.Tensor}
+FOLDED = _FACTORS | _SUMMANDS
+"""What inductor's freezing folds into a convolution before it."""
 
 
 def fold_numbers(graph: fx.Graph) -> None:
@@ -41,7 +43,7 @@ def fold_numbers(graph: fx.Graph) -> None:
 def _number_behind(conv: fx.Node) -> fx.Node | None:
     """Returns the only reader of a convolution of floats with its own weights, where it adds or multiplies a number."""
     user = next(iter(conv.users)) if len(conv.users) == 1 else None
-    if user is None or user.target not in _FACTORS | _SUMMANDS or user.kwargs or user.args[0] is not conv:
+    if user is None or user.target not in FOLDED or user.kwargs or user.args[0] is not conv:
         return None
     weight: Any = conv.args[1]
     alone = len(weight.users) == 1 and weight.meta["val"].is_floating_point()

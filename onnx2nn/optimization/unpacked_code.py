@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.optimization.scaled_code import FOLDED
+
 
 def skips_rows(weight: torch.Tensor, stride: Sequence[int]) -> bool:
     """Returns whether a convolution of one channel leaves out rows of its input, `stride` being larger than the kernel.
@@ -46,8 +48,6 @@ def _(*arguments: Any) -> torch.Tensor:
     return _CONVOLUTION(*arguments)
 
 
-_aten = torch.ops.aten
-_FOLDED = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor}
 _KEPT = torch.ops.onnx2nn.unpacked_convolution.default
 
 
@@ -64,7 +64,7 @@ def keep_convolutions(graph: fx.Graph) -> None:
     """
     for node in graph.find_nodes(op="call_function", target=_CONVOLUTION):
         weight, stride, is_transposed = node.args[1].meta["val"], node.args[3], node.args[6]
-        wrong = any(user.target in _FOLDED for user in node.users) if is_transposed else skips_rows(weight, stride)
+        wrong = any(user.target in FOLDED for user in node.users) if is_transposed else skips_rows(weight, stride)
         if weight.dtype == torch.float64 or wrong:
             node.target = _KEPT
 
