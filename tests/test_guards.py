@@ -718,12 +718,33 @@ def _dynamically_quantised(folder: Path) -> onnx.ModelProto:
     return onnx.load(folder / "quantised.onnx")
 
 
+def _convolved_constants(_: Path) -> onnx.ModelProto:
+    """A convolution and a sum of large constants, as the folding of quantised weights makes them."""
+    model = _model(
+        """(float[n] x) => (float[a,b,c,d] y) {
+            wide = DequantizeLinear<axis = 0>(w, steps)  narrow = Conv(wide, kernel)  sum = Add(wide, row)
+            one = ReduceMean<keepdims = 1>(narrow)  other = ReduceMean<keepdims = 1>(sum)  both = Add(one, other)
+            y = Add(x, both)
+        }"""
+    )
+    random = np.random.default_rng(0)
+    arrays = {
+        "w": random.integers(-9, 9, (64, 8, 32, 32)).astype(np.int8),
+        "steps": np.ones(64, np.float32),
+        "kernel": np.ones((8, 8, 3, 3), np.float32),
+        "row": np.ones(32, np.float32),
+    }
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
+
+
 _UNSYMBOLIC = {
     "divisible": (CASES["divisible"].graph, ""),
     "in one branch": (CASES["in one branch"].graph, ""),
     "layers": (LAYERS, ""),
     "pairs": (PAIRS, ""),
     "dynamically quantised": (_dynamically_quantised, ""),
+    "convolved constants": (_convolved_constants, ""),
     "freed by constants": (FIXED, "dynamic={'x': {0: 'n', 2: 'h'}}"),
     "large constants": (lambda _: onnx.load(ROOT / "examples" / "digits" / "digits.onnx"), ""),
 }

@@ -69,6 +69,22 @@ def doubled(operator: str, first: str, times: int, end: str) -> str:
     return "\n".join([first, *lines, end.format(f"c{times}")])
 
 
+def chained(step: str, times: int) -> str:
+    """Returns nodes that start with the size `s` and end with `e`; a step makes `p1` of `p0`, with numbers for 0, 1."""
+    steps = (step.format(i, i + 1) for i in range(times))
+    return " ".join(["p0 = Squeeze(s)", *steps, f"e = Identity(p{times})"])
+
+
+EMPTY = (
+    "float[0, 4000000000] e = {}, float[60000, 0] a = {}, float[0, 60000] b = {}, int64[1] zero = {0},"
+    " int64[4] p = {0, 0, 2, 0}"
+)
+SIZES = (
+    "int64[1] z = {100000000}, int64[2] p = {0, 100000000}, int64[1] one = {0}, int64[1] k = {4000},"
+    " int64[2] column = {4000, 1}, int64 many = {100000000}, int64 number = {1}, int64 three = {3}"
+)
+
+
 def nested_scopes(depth: int) -> onnx.ModelProto:
     """Returns a model whose exporter metadata hold a list inside of lists."""
     model = parsed("h = Conv(x, w) y = Relu(h)", "float[1,1,1,1] w = {1}", "float[1,1,4,4] x")
@@ -164,6 +180,32 @@ BOMBS = {
         "int64 n = {9223372036854775807}",
     ),
     "metadata": lambda: nested_scopes(100_000),
+    "a sum over no elements": lambda: parsed("s = ReduceSum <keepdims = 0> (e, zero) y = Add(x, s)", EMPTY),
+    "a norm over no elements": lambda: parsed("s = ReduceL2 <keepdims = 0> (e, zero) y = Add(x, s)", EMPTY),
+    "a product of no elements": lambda: parsed(
+        "s = MatMul(a, b) m = ReduceMean <keepdims = 0> (s) y = Add(x, m)", EMPTY
+    ),
+    "a border of no elements": lambda: parsed("s = Pad(e, p) m = ReduceMean <keepdims = 0> (s) y = Add(x, m)", EMPTY),
+    "an index again and again": lambda: parsed("i = Expand(one, z) g = Gather(x, i) y = Relu(g)", SIZES),
+    **{
+        f"{name} of sizes": lambda nodes=nodes: parsed(
+            f"s = Shape(x) {nodes} c = Cast <to = 1> (e) y = Add(x, c)", SIZES
+        )
+        for name, nodes in {
+            "an expansion": "e = Expand(s, z)",
+            "repetitions": "e = Tile(s, z)",
+            "a border": "e = Pad(s, p)",
+            "classes": "v = Concat <axis = 0> (s, s) e = OneHot(one, z, v)",
+            "all products": "a = Expand(s, k) b = Reshape(a, column) e = Mul(a, b)",
+            "a range": "n = Squeeze(s) l = Add(n, many) e = Range(n, l, number)",
+            "a concatenation": doubled("Concat <axis = 0>", "c0 = Identity(s)", 28, "e = Identity({})"),
+            "squares": doubled("Mul", "c0 = Squeeze(s)", 26, "e = Identity({})"),
+            "squares of a sum": doubled("Mul", "n = Squeeze(s) c0 = Add(n, number)", 20, "e = Identity({})"),
+            "products of quotients": chained(
+                "q{0} = Add(p{0}, number) d{0} = Div(q{0}, three) p{1} = Mul(d{0}, q{0})", 40
+            ),
+        }.items()
+    },
 }
 
 _CHILD = """

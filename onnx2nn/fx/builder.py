@@ -232,7 +232,7 @@ class TorchBuilder(Builder):
                 self._conflict(node, error)
             raise
         if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
-            result.elements = size_vectors.known_elements(row, inputs, attributes)
+            result.elements = size_vectors.known_elements(row, inputs, attributes, result.shape[0])
         return result
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:

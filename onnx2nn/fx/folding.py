@@ -14,18 +14,14 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.ratio import Ratio
-from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.ground.limits import Account
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing import bounded
-from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import ShapeValues, evaluate
+from onnx2nn.optable.row import NeedsValues, Row
+from onnx2nn.optable.shape_values import MAX_NUMBERS, ShapeValues, evaluate
 from onnx2nn.sizes.conditions import at_most, conjunction
 from onnx2nn.sizes.expression import Size
 from onnx2nn.sizes.reals import DIGITS, is_exact
-
-_MAX_NUMBERS = 4096
-"""The most elements of a constant that is combined with shape values."""
 
 
 @timed("folding")
@@ -62,13 +58,13 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
     """Returns the result of `row`, which has a `on_shape_values`, for shape values.
 
     Raises:
-        NeedsValues: the row reads a number that is unknown at import.
+        NeedsValues: the row reads a number that is unknown at import, or there are too many numbers.
     """
     arrays: list[Any] = []
     for value in inputs:
         if isinstance(value, Constant):
-            if math.prod(value.shape) > _MAX_NUMBERS:
-                raise TraceError("a large constant among numbers computed from shapes")
+            if math.prod(value.shape) > MAX_NUMBERS:
+                raise NeedsValues("a large constant among numbers computed from shapes")
             arrays.append(value.numpy().astype(object))
         else:
             arrays.append(None if value is None else value.array)

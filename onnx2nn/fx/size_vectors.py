@@ -43,17 +43,20 @@ def is_vector(value: Tensor) -> bool:
     return shape is not None and len(shape) == 1 and value.spec.dtype in _DTYPES
 
 
-def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
+def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], length: Any) -> tuple[Any, ...]:
     """Returns the known numbers in a node's result, a vector, with None for data-dependent ones.
 
     Args:
         row: the node's row, which has a `on_shape_values`.
         inputs: its inputs as values of the import.
         attributes: the attributes in the form that the row's body takes.
+        length: the size of the result; a long one is not computed.
 
     Returns:
         The numbers; an empty tuple where none is known.
     """
+    if not isinstance(length, int) or length > MAX_ELEMENTS:
+        return ()
     if not any(isinstance(v, (Constant, ShapeValues)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
         return ()
     arrays = [_numbers(value) for value in inputs]
@@ -65,7 +68,7 @@ def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) 
         )  # any dtype: the numbers are only moved
     except Exception:  # of numpy, on the placeholder; unknown numbers are read at run time
         return ()
-    if not isinstance(known, ShapeValues) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
+    if not isinstance(known, ShapeValues) or known.array.shape != (length,):
         return ()
     return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
 

@@ -20,9 +20,9 @@ def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
         elif kind is list or kind is tuple:
             bound *= upper_bound(value, depth - 1) if depth and len(value) <= 64 else math.inf
         elif (shape := getattr(value, "shape", None)) is not None:
-            count = math.prod(shape)
+            count = math.prod(shape) or math.prod(size or 1 for size in shape)  # a sum over no elements has results
             bound *= 1 + count
-            if count == 1 and bound <= SMALL and hasattr(value, "item"):
+            if count == 1 and 0 not in shape and bound <= SMALL and hasattr(value, "item"):
                 number = value.item()  # it may be a number of elements
                 bound *= 1 + abs(number) if isinstance(number, (int, float)) else 1
         if not bound <= SMALL:

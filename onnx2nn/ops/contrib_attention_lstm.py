@@ -8,7 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.rnn import (
-    check_weights,
+    check_shapes,
     linear_maps,
     lstm_cells,
     outputs_asked,
@@ -61,7 +61,8 @@ def attn_lstm(
     if any(value is None for value in (QW, MW, V, M)):
         raise OperatorError("QW, MW, V and M are needed: ONNX Runtime has no attention without one of them.")
     s = settings(direction, activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha, activation_beta, clip, 0)
-    check_weights(W, R, B)
+    depth = M.shape[-1] if AW is None else AW.shape[-1]
+    check_shapes(s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P, beside_x=depth)
     hidden, features = R.shape[-1], X.shape[-1]
     of_input, of_state = linear_maps(F, W[:, :, :features], summed(B)), state_maps(F, R)
     of_attention = state_maps(F, W[:, :, features:])

@@ -18,7 +18,8 @@ from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.pool import Windows, average_pool, max_pool
 from onnx2nn.ops.rnn import (
     LinearMap,
-    check_batch,
+    check_shapes,
+    check_states,
     directions,
     lstm_loop,
     outputs_asked,
@@ -381,7 +382,7 @@ def _in_few_calls(
     """Returns Y, Y_h and Y_c of an LSTM by `quantized_steps`; None where those do not serve."""
     if not quantized_steps.serves(F, X, W, R, scales, zero_points, states):
         return None
-    check_batch(X, states, axis=1)
+    check_states(X, states, len(backwards), batch_first=False)
     batch, hidden, found = X.shape[1], R.shape[1], []
     for i, turned in enumerate(backwards):
         weights = _state_weights.form(
@@ -447,18 +448,20 @@ def dynamic_quantize_lstm(
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout=0)
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
+    of_x, of_h = ((shape[0], *reversed(shape[1:])) for shape in (W.shape, R.shape))
+    check_shapes(s, 4, X, of_x, of_h, B, [initial_h, initial_c], P)
     if sequence_lens is not None:
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
-    of_input = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
+    maps = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
     if s.is_plain(default) and P is None and not input_forget and sequence_lens is None:
-        found = _in_few_calls(F, X, W, R, of_input, R_scale, R_zero_point, [initial_h, initial_c], s.directions)
+        found = _in_few_calls(F, X, W, R, maps, R_scale, R_zero_point, [initial_h, initial_c], s.directions)
         if found is not None:
             return outputs_asked(found, _outputs)
     products = _quantized_maps(F, R, R_scale, R_zero_point)
-    of_state = [lambda x, h, product=product: x + product(h) for product in products]
+    of_states = [lambda x, h, product=product: x + product(h) for product in products]
     states = [initial_h, initial_c]
-    cells = lstm_loop(F, X, of_input, of_state, sequence_lens, states, P, R.shape[1], input_forget, s, stops=True)
+    cells = lstm_loop(F, X, maps, of_states, sequence_lens, states, P, R.shape[1], input_forget, s, stops=True)
     return outputs_asked(cells, _outputs)
 
 

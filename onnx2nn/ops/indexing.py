@@ -15,6 +15,7 @@ from onnx2nn.ops.shape import chosen, fixed, moves_elements, partly_known, scala
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import Counted, Lookup, NeedsValues
+from onnx2nn.optable.shape_values import sized
 from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
@@ -338,6 +339,7 @@ def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
 
 def _values_of_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     depth = int(depth.item())
+    sized([*indices.shape, depth])
     off, on = values
     indices = np.where(indices < 0, indices + depth, indices)
     axis = axis + indices.ndim + 1 if axis < 0 else axis

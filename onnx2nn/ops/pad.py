@@ -12,6 +12,7 @@ from onnx2nn.ops.shape import demand, fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.shape_values import sized
 
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
@@ -62,6 +63,7 @@ def _values_of_pad(
     axes = None if axes is None else [int(axis) for axis in axes]
     pairs = _by_axis(data.ndim, [int(p) for p in pads], axes)
     data, pairs = _crop(data, pairs)
+    sized([size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)])
     if mode != "constant":
         return np.pad(data, pairs, mode=mode)  # type: ignore[call-overload]
     empty = "" if any(isinstance(item, str) for item in data.flat) else 0

@@ -186,23 +186,64 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
     return run
 
 
-def check_weights(W: Any, R: Any, B: Any) -> None:
-    """Refuses weights of another rank, which torch would broadcast."""
-    for name, weight, rank in (("W", W, 3), ("R", R, 3), ("B", B, 2)):
-        if weight is not None and weight.ndim != rank:
-            raise OperatorError(f"{name} has {weight.ndim} dimensions where the operator takes {rank}.")
+def check_shapes(
+    s: _Settings,
+    gates: int,
+    X: Any,
+    W: Sequence[Any],
+    R: Sequence[Any],
+    B: Any,
+    states: Sequence[Any],
+    P: Any = None,
+    *,
+    beside_x: Any = 0,
+) -> None:
+    """Requires the shapes that the standard gives: torch broadcasts other weights, or reads beyond them.
 
-
-def check_batch(X: Any, states: Sequence[Any], axis: int) -> None:
-    """Checks the batch, dimension `axis`, of initial states; a loop would broadcast it against the sequence's.
-
-    torch's functions read beyond a state of a smaller batch. An import records a check of its own.
+    Args:
+        s: the attributes.
+        gates: the number of gates.
+        X: the sequence.
+        W: the shape of the input's weights, `(directions, gates * hidden, features)`.
+        R: the shape of the state's weights, `(directions, gates * hidden, hidden)`.
+        B: the biases or None.
+        states: the initial states; of their sizes only the hidden one is compared here.
+        P: the peepholes or None.
+        beside_x: the features of the input beside those of X.
 
     Raises:
-        OperatorError: a state has another batch.
+        OperatorError: an input has another shape.
     """
-    if any(state is not None and state.shape[axis] != X.shape[axis] for state in states):
-        raise OperatorError("the initial state is for another batch than the sequence.")
+    shapes = {"X": X.shape, "W": W, "R": R}
+    shapes |= {name: value.shape for name, value in (("B", B), ("P", P)) if value is not None}
+    of_states = [state.shape for state in states if state is not None]
+    for name, shape in (*shapes.items(), *(("an initial state", shape) for shape in of_states)):
+        rank = 2 if name in ("B", "P") else 3
+        if len(shape) != rank:
+            raise OperatorError(f"{name} has {len(shape)} dimensions where the operator takes {rank}.")
+    ways, hidden = len(s.directions), R[-1]
+    rows = gates * hidden
+    wanted: dict[str, Sequence[Any]] = {"W": (ways, rows, X.shape[-1] + beside_x), "R": (ways, rows, hidden)}
+    wanted |= {"B": (ways, 2 * rows), "P": (ways, 3 * hidden)}
+    for name, shape in shapes.items():
+        for size, right in zip(shape, wanted.get(name, ()), strict=False):
+            demand(size == right, f"a size of {name} is {size} instead of {right}")
+    for shape in of_states:
+        demand(shape[-1] == hidden, f"an initial state has {shape[-1]} features instead of {hidden}")
+
+
+def check_states(X: Any, states: Sequence[Any], ways: int, batch_first: bool) -> None:
+    """Requires initial states for the batch of X and so many directions.
+
+    A loop would broadcast others, torch's functions read beyond smaller ones. An import records a check of its own.
+
+    Raises:
+        OperatorError: a state is for others.
+    """
+    batch = X.shape[0 if batch_first else 1]
+    for state in states:
+        if state is not None and list(state.shape[:2]) != ([batch, ways] if batch_first else [ways, batch]):
+            raise OperatorError("the initial state is for another batch than the sequence, or other directions.")
 
 
 def _layer(
@@ -228,7 +269,7 @@ def _layer(
     default = None
     initial = []
     if has_values(F, X, *states):
-        check_batch(X, states, 0 if s.batch_first else 1)
+        check_states(X, states, len(s.directions), s.batch_first)
     for state in states:
         if state is None and default is None:
             default = F.zeros([len(s.directions), batch, hidden], dtype=X.dtype)
@@ -310,7 +351,7 @@ def recurrent_loop(
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
     if has_values(F, X, *states):
-        check_batch(X, states, 0 if s.batch_first else 1)
+        check_states(X, states, len(s.directions), s.batch_first)
     if s.batch_first:
         X = X.transpose(0, 1)
         states = [None if state is None else state.transpose(0, 1) for state in states]
@@ -417,11 +458,11 @@ def rnn(
 ) -> Any:
     """Source: ONNX RNN-22."""
     s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
-    check_weights(W, R, B)
+    check_shapes(s, 1, X, W.shape, R.shape, B, [initial_h])
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if plain is not None and s.clip is None and layered:
-        return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s, lengths), _outputs)
+        return outputs_asked(_layer(F, plain, X, W.shape, R.shape, B, [initial_h], [0], s, lengths), _outputs)
     functions, of_state = s.functions(F), state_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
@@ -453,11 +494,11 @@ def gru(
 ) -> Any:
     """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
-    check_weights(W, R, B)
+    check_shapes(s, 3, X, W.shape, R.shape, B, [initial_h])
     usual = s.is_plain(("Sigmoid", "Tanh"))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
-        return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
+        return outputs_asked(_layer(F, F.gru, X, W.shape, R.shape, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
     functions, hidden = s.functions(F), R.shape[-1]
     kept = 2 * hidden  # the rows of update and reset, whose biases of input and state can be summed
     if not linear_before_reset:
@@ -509,7 +550,7 @@ def lstm(
     """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c, reordered. `input_forget`: f is 1 - i. Source: ONNX LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
-    check_weights(W, R, B)
+    check_shapes(s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P)
     usual = s.is_plain(default) and P is None and not input_forget
     states = [initial_h, initial_c]
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])

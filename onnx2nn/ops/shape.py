@@ -17,6 +17,7 @@ from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, TensorAttribute, Typed, has_values
+from onnx2nn.optable.shape_values import sized
 from onnx2nn.optable.traits import LAYOUT, UNARY
 
 _SAME_WIDTH = {
@@ -412,7 +413,7 @@ def _broadcast(size: Any, target: Any) -> Any:
 
 
 def _values_of_expand(input: Any, shape: Any) -> Any:
-    return np.broadcast_to(input, [int(d) for d in broadcast(input.shape, shape.tolist())]).copy()
+    return np.broadcast_to(input, sized([int(d) for d in broadcast(input.shape, shape.tolist())])).copy()
 
 
 def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
@@ -444,7 +445,9 @@ def expand(F: Any, input: Any, shape: Any) -> Any:
 
 
 def _values_of_tile(input: Any, repeats: Any) -> Any:
-    return np.tile(input, [int(count) for count in repeats])
+    counts = [int(count) for count in repeats]
+    sized([*input.shape, *counts])
+    return np.tile(input, counts)
 
 
 def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
@@ -519,7 +522,7 @@ def _values_of_constant_of_shape(input: Any, *, value: Any = None) -> Any:
     if not all(fixed(d) for d in input):
         raise NeedsValues("a tensor of dynamic size")
     number = np.float32(0) if value is None else value.numpy().reshape(())
-    return np.full([int(d) for d in input], number)
+    return np.full(sized([int(d) for d in input]), number)
 
 
 def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
@@ -570,7 +573,7 @@ def _values_of_constant_fill(
     sizes = _filled_shape(input, shape, extra_shape, input_as_shape)
     if not all(fixed(size) for size in sizes):
         raise NeedsValues("a tensor of dynamic size")
-    return Typed(np.full([int(size) for size in sizes], value), np.dtype(element_of(dtype).dtype))
+    return Typed(np.full(sized([int(size) for size in sizes]), value), np.dtype(element_of(dtype).dtype))
 
 
 @op("ConstantFill", 1, static=["input"], on_shape_values=_values_of_constant_fill)
@@ -598,7 +601,10 @@ def _values_of_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any
     numbers = [array.item() for array in (start, limit, delta)]
     if not all(fixed(number) for number in numbers):
         raise NeedsValues("a range of dynamic length")
-    return np.arange(*numbers).astype(object)
+    start, limit, delta = numbers
+    if delta:  # numpy refuses a step of 0
+        sized([max(0, math.ceil((limit - start) / delta))])
+    return np.arange(start, limit, delta).astype(object)
 
 
 def _results_of_range(F: Any, *numbers: Any, **_: Any) -> Any:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnx2nn.optable.row import Row, Typed
+from onnx2nn.optable.row import NeedsValues, Row, Typed
+
+MAX_NUMBERS = 4096
+"""The most shape values in one array: each is a Python object. More are computed as tensors, at run time."""
+
+_MAX_MADE = 1 << 16
+"""The most elements of a result of arrays that are not too long themselves, by their numbers of elements."""
+
+
+def sized(sizes: Sequence[int]) -> Sequence[int]:
+    """Returns the shape of an array that is made as large as numbers say.
+
+    Raises:
+        NeedsValues: it has more than `MAX_NUMBERS` elements.
+    """
+    if math.prod(map(abs, sizes)) > MAX_NUMBERS:
+        raise NeedsValues("a large array")
+    return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +50,10 @@ def evaluate(
         attributes: the node's.
 
     Raises:
-        NeedsValues: the row reads a number that is unknown at import.
+        NeedsValues: the row reads a number that is unknown at import, or there are too many numbers.
     """
     assert row.on_shape_values is not None
+    _check_count(row, [array for array in arrays if array is not None])
     if row.takes_dtype:
         attributes = {**attributes, "_dtype": dtypes[0]}
     results = row.on_shape_values(*arrays, **attributes)
@@ -42,6 +62,17 @@ def evaluate(
     if isinstance(results, tuple) and not isinstance(results, Typed):
         return tuple(_shape_values(array, dtypes) for array in results)
     return _shape_values(results, dtypes)
+
+
+def _check_count(row: Row, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Refuses arrays whose concatenation, broadcast or choice of elements may be large."""
+    counts = [array.size for array in arrays]
+    made = sum(counts) if row.variadic else math.prod(count or 1 for count in counts)
+    if row.variadic:
+        with contextlib.suppress(ValueError):  # they are concatenated
+            made = max(made, math.prod(np.broadcast_shapes(*(array.shape for array in arrays))))
+    if max(counts, default=0) > MAX_NUMBERS or made > _MAX_MADE:
+        raise NeedsValues("large arrays")
 
 
 def _shape_values(array: Any, dtypes: Sequence[Any]) -> ShapeValues:

@@ -28,6 +28,12 @@ MAX_DIMENSION = (1 << 31) - 1
 _MAX_TERMS = 64
 """The most terms of a product that is multiplied out; a longer one is an atom of its own."""
 
+_MAX_FACTORS = 16
+"""The most atoms of a product; of a longer one, its factors are atoms of their own."""
+
+_LARGEST_BOUND = 1 << 256
+"""From this magnitude on, a number has no bound: a file that squares sizes again and again would fill the memory."""
+
 _count = itertools.count()
 
 
@@ -212,6 +218,10 @@ def _scaled(interval: Interval, factor: int) -> Interval:
 
 
 def _times(one: Interval, other: Interval) -> Interval:
+    (least, most), (other_least, other_most) = one, other
+    if least is not None and other_least is not None and least >= 0 and other_least >= 0:  # the usual case
+        product = None if most is None or other_most is None else most * other_most
+        return least * other_least, None if product is None or product > _LARGEST_BOUND else product
     lows: list[float] = []
     for a in (-math.inf if one[0] is None else one[0], math.inf if one[1] is None else one[1]):
         for b in (-math.inf if other[0] is None else other[0], math.inf if other[1] is None else other[1]):
@@ -220,7 +230,7 @@ def _times(one: Interval, other: Interval) -> Interval:
             else:
                 lows.append(a * b)
     low, high = min(lows), max(lows)
-    return (None if low == -math.inf else low, None if high == math.inf else high)  # type: ignore[return-value]  # ints, for the infinities are gone
+    return (None if low < -_LARGEST_BOUND else low, None if high > _LARGEST_BOUND else high)  # type: ignore[return-value]  # ints, for the infinities are gone
 
 
 def add(a: Number, b: Number) -> Number:
@@ -251,7 +261,7 @@ def multiply(a: Number, b: Number) -> Number:
     if isinstance(b, int):
         return b and (a if b == 1 else of_terms({m: c * b for m, c in terms_of(a).items()}))
     assert isinstance(a, Size)
-    if len(a.terms) * len(b.terms) > _MAX_TERMS:
+    if len(a.terms) * len(b.terms) > _MAX_TERMS or _degree(a) + _degree(b) > _MAX_FACTORS:
         a, b = _as_atom(a), _as_atom(b)
     terms: dict[Monomial, int] = {}
     for one, m in terms_of(a).items():
@@ -261,14 +271,18 @@ def multiply(a: Number, b: Number) -> Number:
     return of_terms(terms)
 
 
+def _degree(size: Size) -> int:
+    return len(size.terms[0][0])  # the longest products come first
+
+
 class Sum(Atom):
-    """A sum that is not multiplied out, because the result would be too long; key: the sum."""
+    """A sum, or a product, that is not multiplied out, because the result would be too long; key: the size."""
 
     __slots__ = ()
 
 
 def _as_atom(size: Number) -> Number:
-    if isinstance(size, int) or len(size.terms) == 1:
+    if isinstance(size, int) or (len(size.terms) == 1 and len(size.terms[0][0]) == 1):
         return size
     return of_atom(Sum, ("sum", size), size.interval, (size,))
 

@@ -37,7 +37,20 @@ from onnx2nn.sizes.substitution import operation, replaced, with_multiples
 from onnx2nn.sizes.traversal import ordered_atoms
 
 _STEPS = 120
-"""The most sums that one proof looks at."""
+"""The most sums that one proof looks at; a long one counts as several."""
+
+_ALL_STEPS = 20_000
+"""The most sums that all proofs of an import look at, after which a number's own bounds have to prove what is asked.
+
+Networks take up to 500; a file may be made to take any number.
+"""
+
+
+class _Steps:
+    """Counts the steps of the proofs of a program and of those inside it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
 
 
 class Facts:
@@ -50,6 +63,7 @@ class Facts:
         values: symbols that are a known number or another symbol.
         intervals: bounds of symbols, narrower than their own.
         assumed: conditions that a guard checks.
+        steps: what the proofs have taken.
     """
 
     def __init__(self, outer: Facts | None = None):
@@ -60,6 +74,7 @@ class Facts:
         self._spans: dict[Atom, Interval] = {}
         self._settled: dict[Size | Condition, Any] = {}
         self._multiples: dict[Atom, int] | None = None
+        self.steps: _Steps = _Steps() if outer is None else outer.steps
 
     def settled(self, value: Any) -> Any:
         """Returns a number or condition with what is known replaced, an int where one value is left.
@@ -345,9 +360,11 @@ class _Proof:
         least = self._facts.bounds(size)[0]
         if least is not None and least >= 0:
             return True
-        if isinstance(size, int) or self._steps >= _STEPS:
+        if isinstance(size, int) or self._steps >= _STEPS or self._facts.steps.taken >= _ALL_STEPS:
             return False
-        self._steps += 1
+        count = 1 + len(size.terms) // 8
+        self._steps += count
+        self._facts.steps.taken += count
         for fact in (*given, *self._facts.givens(size.symbols)):
             rest = self._facts.bounds(subtract(size, fact))[0]
             if rest is not None and rest >= 0:
