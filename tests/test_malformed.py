@@ -206,5 +206,59 @@ def test_directions_are_one_or_two() -> None:
         g (float[3, 1, 2] X, float[2, 15, 2] W, float[2147483647, 15, 5] R) => (float[3, 2, 1, 5] Y)
         { Y = GRU <direction: string = "bidirectional", hidden_size: int = 5> (X, W, R) }"""
     )
-    with pytest.raises(UnsupportedModelError, match="2147483647 directions, not 1 or 2"):
+    with pytest.raises(UnsupportedModelError, match="R has 2147483647 directions instead of 2"):
         onnx2nn.load(model)
+
+
+_RECURRENT = {
+    "RNN": ("", {"X": (3, 2, 5), "W": (2, 4, 5), "R": (2, 4, 4), "B": (2, 8), "initial_h": (2, 2, 4)}),
+    "GRU": ("", {"X": (3, 2, 5), "W": (2, 12, 5), "R": (2, 12, 4), "B": (2, 24), "initial_h": (2, 2, 4)}),
+    "LSTM": (
+        "P",
+        {
+            **{"X": (3, 2, 5), "W": (2, 16, 5), "R": (2, 16, 4), "B": (2, 32)},
+            **{"initial_h": (2, 2, 4), "initial_c": (2, 2, 4), "P": (2, 12)},
+        },
+    ),
+}
+"""Operators of two directions: what may be left out, and the shapes of the inputs."""
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["folded", "traced"])
+@pytest.mark.parametrize("name", [*_RECURRENT, "LSTM without peepholes"])
+def test_recurrent_weights_of_other_shapes_are_refused(name: str, constant: bool) -> None:
+    """torch's functions read beyond weights that are too small, which ended the process."""
+    operator = name.split()[0]
+    optional, shapes = _RECURRENT[operator]
+    shapes = {key: shape for key, shape in shapes.items() if key != optional or name == operator}
+    wrong = [
+        (key, (*shape[:axis], size, *shape[axis + 1 :]))
+        for key, shape in shapes.items()
+        for axis, old in enumerate(shape)
+        for size in (0, 1, old - 1, old + 1)
+        if size != old and (key, axis) not in (("X", 0), ("X", 1))
+    ]
+    for key, shape in [("X", shapes["X"]), *wrong]:
+        model = _recurrent(operator, {**shapes, key: shape}, constant)
+        if key == "X" and shape == shapes["X"]:
+            onnx2nn.load(model)
+            continue
+        with pytest.raises(UnsupportedModelError, match=rf"{operator}-\d+ \(1 node: Y\)"):
+            onnx2nn.load(model)
+
+
+def _recurrent(operator: str, shapes: dict[str, tuple[int, ...]], constant: bool) -> onnx.ModelProto:
+    names = [name if name in shapes else "" for name in ("X", "W", "R", "B", "", "initial_h", "initial_c", "P")]
+    while not names[-1]:
+        names.pop()
+    node = helper.make_node(operator, names, ["Y"], direction="bidirectional", hidden_size=4)
+    arrays = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
+    given = [] if constant else ["X", *(name for name in names if name.startswith("initial"))]
+    graph = helper.make_graph(
+        [node],
+        "recurrent",
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name]) for name in given],
+        [helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in given],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)

@@ -19,8 +19,6 @@ from onnx2nn.ops.pool import Windows, average_pool, max_pool
 from onnx2nn.ops.rnn import (
     LinearMap,
     check_shapes,
-    check_states,
-    directions,
     lstm_loop,
     outputs_asked,
     recurrent_results,
@@ -358,7 +356,7 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
 
         return linear
 
-    return [of_direction(i) for i in directions(weights)]
+    return [of_direction(i) for i in range(weights.shape[0])]
 
 
 _state_weights = KeptForms[quantized_steps.StateWeights]()
@@ -382,7 +380,6 @@ def _in_few_calls(
     """Returns Y, Y_h and Y_c of an LSTM by `quantized_steps`; None where those do not serve."""
     if not quantized_steps.serves(F, X, W, R, scales, zero_points, states):
         return None
-    check_states(X, states, len(backwards), batch_first=False)
     batch, hidden, found = X.shape[1], R.shape[1], []
     for i, turned in enumerate(backwards):
         weights = _state_weights.form(

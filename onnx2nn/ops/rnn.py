@@ -198,7 +198,7 @@ def check_shapes(
     *,
     beside_x: Any = 0,
 ) -> None:
-    """Requires the shapes that the standard gives: torch broadcasts other weights, or reads beyond them.
+    """Requires the shapes that the standard gives: torch broadcasts others, or reads beyond them.
 
     Args:
         s: the attributes.
@@ -207,43 +207,32 @@ def check_shapes(
         W: the shape of the input's weights, `(directions, gates * hidden, features)`.
         R: the shape of the state's weights, `(directions, gates * hidden, hidden)`.
         B: the biases or None.
-        states: the initial states; of their sizes only the hidden one is compared here.
+        states: the initial states or None.
         P: the peepholes or None.
         beside_x: the features of the input beside those of X.
 
     Raises:
         OperatorError: an input has another shape.
     """
-    shapes = {"X": X.shape, "W": W, "R": R}
-    shapes |= {name: value.shape for name, value in (("B", B), ("P", P)) if value is not None}
-    of_states = [state.shape for state in states if state is not None]
-    for name, shape in (*shapes.items(), *(("an initial state", shape) for shape in of_states)):
-        rank = 2 if name in ("B", "P") else 3
-        if len(shape) != rank:
+    ways, hidden, batch = len(s.directions), R[-1], X.shape[0 if s.batch_first else 1]
+    directions, values, sequences = ("directions", ways), ("hidden values", hidden), ("sequences", batch)
+    rows, both = ("rows of gates", gates * hidden), ("values of gates", 2 * gates * hidden)
+    of_state = (sequences, directions, values) if s.batch_first else (directions, sequences, values)
+    wanted: list[tuple[str, Any, Sequence[tuple[str, Any]]]] = [
+        ("X", X.shape, ()),
+        ("W", W, (directions, rows, ("features", X.shape[-1] + beside_x))),
+        ("R", R, (directions, rows, values)),
+        ("B", getattr(B, "shape", None), (directions, both)),
+        ("P", getattr(P, "shape", None), (directions, ("peepholes", 3 * hidden))),
+        *(("an initial state", getattr(state, "shape", None), of_state) for state in states),
+    ]
+    for name, shape, sizes in wanted:
+        rank = len(sizes) or 3
+        if shape is not None and len(shape) != rank:
             raise OperatorError(f"{name} has {len(shape)} dimensions where the operator takes {rank}.")
-    ways, hidden = len(s.directions), R[-1]
-    rows = gates * hidden
-    wanted: dict[str, Sequence[Any]] = {"W": (ways, rows, X.shape[-1] + beside_x), "R": (ways, rows, hidden)}
-    wanted |= {"B": (ways, 2 * rows), "P": (ways, 3 * hidden)}
-    for name, shape in shapes.items():
-        for size, right in zip(shape, wanted.get(name, ()), strict=False):
-            demand(size == right, f"a size of {name} is {size} instead of {right}")
-    for shape in of_states:
-        demand(shape[-1] == hidden, f"an initial state has {shape[-1]} features instead of {hidden}")
-
-
-def check_states(X: Any, states: Sequence[Any], ways: int, batch_first: bool) -> None:
-    """Requires initial states for the batch of X and so many directions.
-
-    A loop would broadcast others, torch's functions read beyond smaller ones. An import records a check of its own.
-
-    Raises:
-        OperatorError: a state is for others.
-    """
-    batch = X.shape[0 if batch_first else 1]
-    for state in states:
-        if state is not None and list(state.shape[:2]) != ([batch, ways] if batch_first else [ways, batch]):
-            raise OperatorError("the initial state is for another batch than the sequence, or other directions.")
+    for name, shape, sizes in wanted:
+        for size, (kind, right) in zip(shape or (), sizes, strict=False):
+            demand(size == right, f"{name} has {size} {kind} instead of {right}")
 
 
 def _layer(
@@ -268,8 +257,6 @@ def _layer(
         X = X.flip([time])
     default = None
     initial = []
-    if has_values(F, X, *states):
-        check_states(X, states, len(s.directions), s.batch_first)
     for state in states:
         if state is None and default is None:
             default = F.zeros([len(s.directions), batch, hidden], dtype=X.dtype)
@@ -297,17 +284,6 @@ StateMap = Callable[[Any, Any], Any]
 """`of_state(x, h)`: the gates' inputs `x` plus the part of the state `h`, `(batch, hidden)`."""
 
 
-def directions(weights: Any) -> range:
-    """Returns the numbers of the directions that weights have; each is walked at import, so that no file may name many.
-
-    Raises:
-        OperatorError: there are neither one nor two.
-    """
-    if weights.shape[0] not in (1, 2):
-        raise OperatorError(f"weights of shape {list(weights.shape)} have {weights.shape[0]} directions, not 1 or 2.")
-    return range(weights.shape[0])
-
-
 def linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
     """Returns each direction's linear map of the input.
 
@@ -318,7 +294,7 @@ def linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
         weight, bias = weights[i], None if biases is None else biases[i]
         return lambda x: F.nn.functional.linear(x, weight, bias)
 
-    return [of_direction(i) for i in directions(weights)]
+    return [of_direction(i) for i in range(weights.shape[0])]
 
 
 def state_maps(F: Any, weights: Any) -> list[StateMap]:
@@ -328,7 +304,7 @@ def state_maps(F: Any, weights: Any) -> list[StateMap]:
         weight = weights[i].t()
         return lambda x, h: F.addmm(x, h, weight)
 
-    return [of_direction(i) for i in directions(weights)]
+    return [of_direction(i) for i in range(weights.shape[0])]
 
 
 def summed(B: Any) -> Any:
@@ -350,8 +326,6 @@ def recurrent_loop(
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
-    if has_values(F, X, *states):
-        check_states(X, states, len(s.directions), s.batch_first)
     if s.batch_first:
         X = X.transpose(0, 1)
         states = [None if state is None else state.transpose(0, 1) for state in states]
@@ -462,7 +436,7 @@ def rnn(
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if plain is not None and s.clip is None and layered:
-        return outputs_asked(_layer(F, plain, X, W.shape, R.shape, B, [initial_h], [0], s, lengths), _outputs)
+        return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s, lengths), _outputs)
     functions, of_state = s.functions(F), state_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
@@ -498,7 +472,7 @@ def gru(
     usual = s.is_plain(("Sigmoid", "Tanh"))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
-        return outputs_asked(_layer(F, F.gru, X, W.shape, R.shape, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
+        return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
     functions, hidden = s.functions(F), R.shape[-1]
     kept = 2 * hidden  # the rows of update and reset, whose biases of input and state can be summed
     if not linear_before_reset:
