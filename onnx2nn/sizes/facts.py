@@ -42,7 +42,8 @@ _STEPS = 120
 _ALL_STEPS = 20_000
 """The most sums that all proofs of an import look at, after which a number's own bounds have to prove what is asked.
 
-Networks take up to 500; a file may be made to take any number.
+Most networks take up to 500, those that take images apart into windows at dynamic sizes 8,000 (MaxViT) and more; a file
+may be made to take any number.
 """
 
 
