@@ -504,6 +504,25 @@ graph (float[n, t] x) => (uint8[m, k] y, float s, uint8 z)
 """
 
 
+def test_sizes_at_which_all_is_nan_do_not_count(tmp_path: Path) -> None:
+    """The grid is multiplied by `0 / (width // 8)`. GridSample of NaN is NaN in torch, a number in ONNX Runtime."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 16]>
+        sampled (float[1, 1, 4, W] x, float[1, 1, 1, 2] grid) => (float[1, 1, 1, 1] y)
+        <int64[1] eight = {8}, float zero = {0}> {
+            width = Shape<start = 3>(x)
+            eighths = Div(width, eight)
+            divisor = Cast<to = 1>(eighths)
+            nothing = Mul(grid, zero)
+            scaled = Div(nothing, divisor)
+            y = GridSample<padding_mode = "zeros">(x, scaled)
+        }""")
+    module = onnx2nn.load(model)
+    assert module(torch.rand(1, 1, 4, 2), torch.ones(1, 1, 1, 2)).isnan().all()
+    inputs = [torch.rand(1, 1, 4, 16), torch.ones(1, 1, 1, 2)]
+    assert "agrees with" in onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=inputs)
+
+
 def test_reflected_and_quantised_values_go_there_and_back(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(REFLECTED)
     module = onnx2nn.load(model)

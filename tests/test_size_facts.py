@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from onnx2nn.sizes import facts as facts_module
 from onnx2nn.sizes import reals
 from onnx2nn.sizes.conditions import (
     Condition,
@@ -27,7 +28,7 @@ from onnx2nn.sizes.conditions import (
     negation,
     unequal,
 )
-from onnx2nn.sizes.expression import MAX_DIMENSION, Symbol, bounds, multiply, of_symbol, truncated_divide
+from onnx2nn.sizes.expression import MAX_DIMENSION, Symbol, bounds, multiply, of_symbol, subtract, truncated_divide
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import families
 from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum
@@ -446,6 +447,33 @@ def test_a_proof_takes_a_limited_time(kind: str) -> None:
     with processor_time_below(2):
         truth = facts.decide(condition)
     assert truth is None or fulfilled(condition, dict.fromkeys(condition.symbols, 5)) == truth
+
+
+def _sums_of_a_proof(monkeypatch: pytest.MonkeyPatch, assumptions: int) -> int:
+    n, m, h, w = _symbols("n", "m", "h", "w")
+    facts = Facts()
+    for k in range(assumptions):
+        facts.assume(at_most(n // (k + 2) * m, (h + k) // 2 * w))
+    kept = n * (h // 8) * (w // 8)
+    taken = choose(is_zero(kept), n, kept)
+    sums = []
+    with monkeypatch.context() as patch:
+        patch.setattr(facts_module, "subtract", lambda a, b: sums.append((a, b)) or subtract(a, b))
+        assert facts.decide(is_zero(taken * ((h // 8 + 1) // 2))) is None
+    return len(sums)
+
+
+def test_a_proof_compares_with_the_assumptions_that_share_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _sums_of_a_proof(monkeypatch, 40) == _sums_of_a_proof(monkeypatch, 2)
+
+
+def test_an_assumption_that_shares_a_product_is_used_in_a_proof() -> None:
+    n, m, h = _symbols("n", "m", "h")
+    facts = Facts()
+    facts.assume(at_most(n * m + 3, h // 2))
+    assert facts.decide(less(n * m, h // 2 - 2)) is True
+    assert facts.decide(less(h // 2 - 2, n * m)) is False
+    assert facts.decide(less(n * m, h // 2 - 3)) is None
 
 
 def test_a_case_in_which_a_divisor_is_zero_proves_nothing() -> None:

@@ -42,7 +42,8 @@ _STEPS = 120
 _ALL_STEPS = 20_000
 """The most sums that all proofs of an import look at, after which a number's own bounds have to prove what is asked.
 
-Networks take up to 500; a file may be made to take any number.
+Most networks take up to 500, those that take images apart into windows at dynamic sizes 8,000 (MaxViT) and more; a file
+may be made to take any number.
 """
 
 
@@ -74,6 +75,7 @@ class Facts:
         self._spans: dict[Atom, Interval] = {}
         self._settled: dict[Size | Condition, Any] = {}
         self._multiples: dict[Atom, int] | None = None
+        self._givens: list[Size] | None = None
         self.steps: _Steps = _Steps() if outer is None else outer.steps
 
     def settled(self, value: Any) -> Any:
@@ -218,7 +220,7 @@ class Facts:
         self._decided.clear()
         self._spans.clear()
         self._settled.clear()
-        self._multiples = None
+        self._multiples = self._givens = None
 
     def narrow(self, symbol: Symbol, interval: Interval) -> bool:
         """Notes narrower bounds of a symbol, one of which is its value; False where no size fulfils what is known."""
@@ -278,13 +280,12 @@ class Facts:
             return a is b or a == b
         return self.decide(equal(a, b)) is True
 
-    def givens(self, symbols: frozenset[Symbol]) -> list[Size]:
-        """Returns sizes that the assumptions say are not negative, of those with one of `symbols`."""
-        found = []
-        for condition in self.assumed:
-            if not condition.symbols.isdisjoint(symbols):
-                found += list(_not_negative_by(condition))
-        return found
+    @property
+    def givens(self) -> Sequence[Size]:
+        """Sizes that the assumptions say are not negative."""
+        if self._givens is None:
+            self._givens = [size for condition in self.assumed for size in _not_negative_by(condition)]
+        return self._givens
 
 
 def _interval_with(atom: Atom, fresh: Mapping[Size, Symbol]) -> Interval:
@@ -365,7 +366,7 @@ class _Proof:
         count = 1 + len(size.terms) // 8
         self._steps += count
         self._facts.steps.taken += count
-        for fact in (*given, *self._facts.givens(size.symbols)):
+        for fact in _comparable(size, (*given, *self._facts.givens)):
             rest = self._facts.bounds(subtract(size, fact))[0]
             if rest is not None and rest >= 0:
                 return True
@@ -411,6 +412,18 @@ class _Proof:
                 bound = dividend if coefficient < 0 else subtract(dividend, divisor - 1)
                 return add(multiply(rest, divisor), multiply(multiply(bound, coefficient), others))
         return None
+
+
+def _comparable(size: Size, facts: Iterable[Size]) -> Iterator[Size]:
+    """Yields those of `facts` that may show more of `size` than its own bounds do, when they are subtracted from it.
+
+    The bounds of a sum are the sums of its products' bounds. They are others only where a product is in both, with
+    the same sign.
+    """
+    terms = dict(size.terms)
+    for fact in facts:
+        if any(terms.get(monomial, 0) * coefficient > 0 for monomial, coefficient in fact.terms if monomial):
+            yield fact
 
 
 def _cases(size: Size) -> list[tuple[Atom, Number, list[Truth]]] | None:
