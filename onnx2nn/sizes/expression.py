@@ -31,7 +31,7 @@ _MAX_TERMS = 64
 _MAX_FACTORS = 16
 """The most atoms of a product; of a longer one, its factors are atoms of their own."""
 
-_LARGEST_BOUND = 1 << 256
+_LARGEST_BOUND = 1 << 2048
 """From this magnitude on, a number has no bound: a file that squares sizes again and again would fill the memory."""
 
 _count = itertools.count()
