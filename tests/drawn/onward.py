@@ -73,11 +73,15 @@ def _emptied(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+_FLOATS = (torch.float16, torch.float32, torch.float64, torch.bfloat16)
+
+
 def types(subject: Subject, folder: Path) -> Iterator[Runner]:
     """Other types of floats, in which a module runs, whatever it gives."""
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
         module = copy.deepcopy(subject.module).to(dtype)
-        given = [value.to(dtype) if value.is_floating_point() else value for value in subject.runs[0].tensors()]
+        tensors = subject.runs[0].tensors()
+        given = [value.to(dtype) if getattr(value, "dtype", None) in _FLOATS else value for value in tensors]
         with torch.no_grad():
             module(*given)
     yield from ()
@@ -263,7 +267,7 @@ def _said(runner: Runner, run: Run, rtol: float) -> str:
         return f"{len(found)} outputs, not {len(run.wanted)}"
     for place, (ours, imported, wanted) in enumerate(zip(found, run.imported, run.wanted, strict=True)):
         ours = _as_tensor(ours, imported)
-        said = difference(ours, np.asarray(wanted), rtol)
+        said = difference(ours, wanted, rtol)
         if said and not _is_import(ours, imported, rtol):
             return f"output {place}: {said}"
     return ""
@@ -271,6 +275,8 @@ def _said(runner: Runner, run: Run, rtol: float) -> str:
 
 def _as_tensor(found: Any, imported: Any) -> Any:
     """Returns an output of ONNX Runtime, which shows the bits of types that NumPy lacks, as an import gives it."""
+    if isinstance(found, list) and isinstance(imported, list) and len(found) == len(imported):
+        return [_as_tensor(*pair) for pair in zip(found, imported, strict=True)]
     if not isinstance(found, np.ndarray) or found.dtype.kind in "OU":
         return found
     tensor = torch.from_numpy(found.astype(found.dtype.name))
@@ -280,10 +286,13 @@ def _as_tensor(found: Any, imported: Any) -> Any:
 
 def _is_import(ours: Any, imported: Any, rtol: float) -> bool:
     """Returns whether an output is the import's."""
+    if isinstance(imported, list):
+        same = isinstance(ours, list) and len(ours) == len(imported)
+        return same and all(_is_import(*pair, rtol) for pair in zip(ours, imported, strict=True))
     if not isinstance(imported, torch.Tensor):
-        return not difference(ours, np.asarray(imported), rtol)
+        return not difference(ours, imported, rtol)
     imported = imported.detach()
-    if ours.dtype != imported.dtype:
+    if not isinstance(ours, torch.Tensor) or ours.dtype != imported.dtype:
         return False
     if imported.dtype.is_floating_point and imported.dtype not in (torch.float16, torch.float32, torch.float64):
         ours, imported = ours.float(), imported.float()
