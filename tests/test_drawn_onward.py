@@ -116,6 +116,17 @@ FOUND = {
         " y = NonMaxSuppression (boxes, scores, most) }",
         [[_ramp(1, 4, 4)]],
     ),
+    "texts as a result": (
+        "copies",
+        '(float[n] x) => (string[2] y, float[n] z) <string[2] y = {"a", "b"}> { z = Neg (x) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "texts in a file": (
+        "weights",
+        '(float[n] x) => (string[2] y, float[n] z) <string[2] y = {"a", "b"}> { z = Neg (x) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "texts without inputs": ("copies", '() => (string[2] y) <string[2] y = {"a", "b"}> { }', [[]]),
     "a weight as the result": (
         "script",
         "() => (float[3] y) { y = Constant <value = float[3] {1, 2, 3}> () }",
