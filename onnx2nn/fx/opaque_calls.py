@@ -41,6 +41,7 @@ def call(
     attributes: dict[str, Any],
     outputs: Sequence[tuple[ir.Value, TypeOf]],
     strict: bool,
+    texts: bool = False,
 ) -> Any:
     """Records a node as one call of its operator on run-time values.
 
@@ -51,6 +52,7 @@ def call(
         attributes: the node's.
         outputs: the node's outputs, and their types in the file.
         strict: whether a shape conflict is an error.
+        texts: whether an input is texts.
 
     Raises:
         OperatorError: `row.results` found a shape conflict.
@@ -62,7 +64,7 @@ def call(
     ]
     function = getattr(functional, name_of(row))
     result = specs[0] if len(specs) == 1 and not row.several else tuple(specs)
-    return tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known))
+    return tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known), texts=texts)
 
 
 def specs_of(
