@@ -172,6 +172,11 @@ FOUND = {
         " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
         [[_ramp(3)], [_ramp(6)]],
     ),
+    "weights in containers": (
+        "script",
+        '(float[n] x) => (float[n] y, float[2] "a.b") <float[2] "a.b" = {1, 2}> { y = Neg (x) }',
+        [[_ramp(3)], [_ramp(6)]],
+    ),
     "what a branch gives as it is": (
         "script",
         "(float[n] x, bool c) => (float[n] y, float[n] z) { y = If (c) <"

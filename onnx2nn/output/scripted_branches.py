@@ -98,9 +98,9 @@ _KEYWORDS = frozenset({"torch", "annotate", "NoneType"})
 def _readable(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Gives other names to values that have names which the code in a file calls; the keys of weights stay."""
     for part in traced.modules():
-        graph: Any = getattr(part, "graph", None)
-        if graph is None:
+        if not part._c._has_method("forward"):  # a module that is not called: a container of weights
             continue
+        graph = part.graph
         for value in (*graph.inputs(), *(output for node in graph.nodes() for output in node.outputs())):
             if value.debugName() in _KEYWORDS:
                 value.setDebugName(f"{value.debugName()}_")

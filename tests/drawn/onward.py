@@ -24,7 +24,7 @@ import onnx2nn
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.optable.row import NeedsValues
 from tests.drawn.oracle import NoKernel, answer, difference
-from tests.drawn.subjects import Run, Subject, outputs
+from tests.drawn.subjects import Run, Subject, given_inputs, outputs
 
 SECONDS = 60
 """The most of one way of one subject: the exporters of torch may take any time."""
@@ -33,8 +33,8 @@ Runner = Callable[[Run], list[Any] | None]
 """Gives the outputs for inputs, None where the description of a file says that it does not hold their sizes."""
 
 
-class LateError(Exception):
-    """A way took longer than `SECONDS`."""
+class LateError(BaseException):
+    """A way took longer than `SECONDS`; no Exception, which the exporters of torch catch to try another way."""
 
 
 def _call(module: Callable[..., Any]) -> Runner:
@@ -174,7 +174,7 @@ def _interface(model: onnx.ModelProto, are_tied: bool, fixed: Mapping[str, str])
         names = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
         return [bool(name) if are_tied else name for name in (fixed.get(name, name) for name in names)]
 
-    inputs = [(info.name, info.type.tensor_type.elem_type, dimensions(info)) for info in model.graph.input]
+    inputs = [(info.name, info.type.tensor_type.elem_type, dimensions(info)) for info in given_inputs(model.graph)]
     return inputs, [info.name for info in model.graph.output]
 
 
@@ -186,7 +186,7 @@ def exporter(subject: Subject, folder: Path) -> Iterator[Runner]:
 
 def older_exporter(subject: Subject, folder: Path) -> Iterator[Runner]:
     """torch.onnx.export, by TorchScript."""
-    names = [info.name for info in subject.model.graph.input]
+    names = [info.name for info in subject.inputs()]
     axes = {name: axes for name, axes in zip(names, subject.axes(), strict=True) if axes}
     yield _exported(subject, folder, dynamo=False, dynamic_axes=axes)
 
@@ -194,7 +194,7 @@ def older_exporter(subject: Subject, folder: Path) -> Iterator[Runner]:
 def _exported(subject: Subject, folder: Path, **options: Any) -> Runner:
     """Runs the file of torch.onnx.export on the example: what it holds at other sizes is not said."""
     first, path = subject.runs[0], folder / "m.onnx"
-    names = [info.name for info in subject.model.graph.input]
+    names = [info.name for info in subject.inputs()]
     results = [info.name for info in subject.model.graph.output]
     with torch.no_grad():
         torch.onnx.export(
@@ -245,6 +245,8 @@ def outcome(way: Way, subject: Subject, folder: Path) -> tuple[str, str]:
                         return "wrong", f"form {number} at {sizes}: {said}"
     except Onnx2nnError as error:
         return "refused", str(error)
+    except LateError as error:
+        return "wrong", str(error)
     except Exception as error:  # of any class of torch's and ONNX Runtime's
         text = f"{type(error).__name__}: {error}"
         is_ours = "The sizes of the inputs do not fit" in text  # though a ValueError

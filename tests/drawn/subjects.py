@@ -72,13 +72,24 @@ class Subject:
     runs: list[Run]
     rtol: float
 
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """Returns the inputs of the module, without those that have a default."""
+        return given_inputs(self.model.graph)
+
     def axes(self) -> list[dict[int, str]]:
         """Returns the open dimensions of each input."""
-        shapes = [info.type.tensor_type.shape.dim for info in self.model.graph.input]
+        shapes = [info.type.tensor_type.shape.dim for info in self.inputs()]
         return [{axis: dim.dim_param for axis, dim in enumerate(dims) if dim.dim_param} for dims in shapes]
 
     def __str__(self) -> str:
         return f"{self.name}: {onnx.printer.to_text(self.model)}"
+
+
+def given_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Returns the inputs of a graph that have no default."""
+    defaults = {tensor.name for tensor in graph.initializer}
+    defaults |= {tensor.values.name for tensor in graph.sparse_initializer}
+    return [info for info in graph.input if info.name not in defaults]
 
 
 def _call(domain: str, op: str, seed: int) -> Model:
