@@ -272,3 +272,14 @@ def test_a_refused_dimension_is_named(tmp_path: Path) -> None:
     module = _loaded("(float[n] x, float[4] z) => (float[k] y) { y = Add (x, z) }")
     with pytest.raises(VerificationError, match=r"inferred a static shape of 4 for dimension .*shape\[0\]"):
         onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4), torch.ones(4)])
+
+
+def test_sizes_that_a_scan_takes_apart_are_tried_twice(tmp_path: Path) -> None:
+    """Every size is fixed in the trace: sizes of which each is four times the last one took minutes."""
+    module = _loaded(
+        '(float[2,m] x) => (float[m,2] y) { ["steps"] y = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b'
+        " (float[2] a) => (float[2] d) { d = Exp (a) }> (x) }"
+    )
+    words = r"fixes the dimension m, at 3 and at 17; of node 'steps' \(Scan\) it holds as many iterations"
+    with pytest.raises(VerificationError, match=words):
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(2, 3)])

@@ -90,6 +90,12 @@ def export_onnx(
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
+            again = failure is not None and found.label == failure.label and found.is_fixed
+            if failure is not None and again and (held := one_sided(_sample(module))):
+                raise VerificationError(  # each further size would be fixed too, after a longer trace
+                    f"torch.export fixes the dimension {found.label}, at {failure.most} and at {found.most}{held}. "
+                    f"Leave {found.label} out of dynamic_axes, or save .pth or source."
+                ) from found
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
         except InputError as error:  # the module takes no larger sizes
