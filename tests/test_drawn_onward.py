@@ -126,6 +126,16 @@ FOUND = {
         '(float[n] x) => (string[2] y, float[n] z) <string[2] y = {"a", "b"}> { z = Neg (x) }',
         [[_ramp(3)], [_ramp(7)]],
     ),
+    "texts of a dynamic shape": (
+        "copies",
+        '(float[n] x) => (string[n] y) <string[1] t = {"a"}> { s = Shape (x) y = Expand (t, s) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "an optional of a type whose dimension has a name": (
+        "copies",
+        "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }",
+        [[_ramp(3)], [_ramp(7)]],
+    ),
     "texts without inputs": ("copies", '() => (string[2] y) <string[2] y = {"a", "b"}> { }', [[]]),
     "a weight as the result": (
         "script",
@@ -274,12 +284,75 @@ def test_a_refused_dimension_is_named(tmp_path: Path) -> None:
         onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4), torch.ones(4)])
 
 
-def test_sizes_that_a_scan_takes_apart_are_tried_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (
+            '(float[2,m] x) => (float[m,2] y) { ["steps"] y = Scan <num_scan_inputs = 1, scan_input_axes = [1], '
+            "body = b (float[2] a) => (float[2] d) { d = Exp (a) }> (x) }",
+            r"of node 'steps' \(Scan\) it holds as many iterations as the example has",
+        ),
+        (
+            '(float[2,m] x) => (int64 k) <string[1] t = {"a"}> { s = Shape (x) e = Expand (t, s)'
+            ' ["join"] j = Concat <axis = 0> (e, e) k = Size (j) }',
+            r"it holds no texts, as of node 'e' \(Expand\), node 'join' \(Concat\)",
+        ),
+    ],
+)
+def test_sizes_that_a_trace_always_holds_are_tried_twice(graph: str, words: str, tmp_path: Path) -> None:
     """Every size is fixed in the trace: sizes of which each is four times the last one took minutes."""
-    module = _loaded(
-        '(float[2,m] x) => (float[m,2] y) { ["steps"] y = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b'
-        " (float[2] a) => (float[2] d) { d = Exp (a) }> (x) }"
-    )
-    words = r"fixes the dimension m, at 3 and at 17; of node 'steps' \(Scan\) it holds as many iterations"
+    with pytest.raises(VerificationError, match=f"fixes the dimension m, at 3 and at 17; {words}"):
+        onnx2nn.export_onnx(_loaded(graph), tmp_path / "m.onnx", example_inputs=[torch.ones(2, 3)])
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".torchscript", ".onnx"])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        '(string[2] t, float[n] x) => (string[m] y, float[n] z) { ["join"] y = Concat <axis = 0> (t, t) z = Neg (x) }',
+        '(string[2] t, float[n] x) => (float[n] z) { ["join"] y = Concat <axis = 0> (t, t) k = Size (y)'
+        " f = Cast <to = 1> (k) z = Mul (x, f) }",
+        '(float[n] x, bool c) => (int64 k, float[n] z) { z = Neg (x) k = If (c) <'
+        ' then_branch = t () => (int64 a) { y = Cast <to = 8> (x) ["join"] j = Concat <axis = 0> (y, y) a = Size (j) },'
+        " else_branch = e () => (int64 b) { b = Size (x) }> }",
+    ],
+)  # fmt: skip
+def test_texts_in_a_trace_are_refused_by_name(graph: str, ending: str, tmp_path: Path) -> None:
+    module = _loaded(graph)
+    given = {"t": np.array(["a", "b"], object), "x": torch.ones(3), "c": torch.tensor(True)}
+    example = [given[name] for name in module.meta["onnx2nn"]["inputs"]]
+    write = onnx2nn.export_onnx if ending == ".onnx" else onnx2nn.save
+    with pytest.raises(VerificationError, match=r"it holds no texts, as of .*node 'join' \(Concat\)"):
+        write(module, tmp_path / f"m{ending}", example_inputs=example)
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        ("(float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x, x) }", "no sequences, as of output 'y'"),
+        ("(float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x) }", "no sequences, as of output 'y'"),
+        (
+            "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }",
+            "no empty optionals, as of output 'y'",
+        ),
+    ],
+)
+def test_outputs_that_are_no_tensors_are_refused_by_name(graph: str, words: str, tmp_path: Path) -> None:
+    """A file had a tensor in place of a sequence of one, and of three outputs as many as they have parts."""
     with pytest.raises(VerificationError, match=words):
-        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(2, 3)])
+        onnx2nn.export_onnx(_loaded(graph), tmp_path / "m.onnx", example_inputs=[torch.ones(3)])
+
+
+def test_a_trace_names_empty_optionals_and_sequences(tmp_path: Path) -> None:
+    nothing = "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }"
+    empty = (
+        "(float[n] x, bool c) => (int64 k, float[n] z) { z = Neg (x) s = If (c) <"
+        ' then_branch = t () => (seq(float[n]) a) { ["nothing"] a = SequenceEmpty () },'
+        " else_branch = e () => (seq(float[n]) b) { b = SequenceConstruct (x) }> k = SequenceLength (s) }"
+    )
+    for graph, words, given in (
+        (nothing, "it holds no empty optionals, as of output 'y'", []),
+        (empty, "it holds no sequences without elements, as of ", [torch.tensor(True)]),
+    ):
+        with pytest.raises(VerificationError, match=words):
+            onnx2nn.save(_loaded(graph), tmp_path / "m.torchscript", example_inputs=[torch.ones(3), *given])

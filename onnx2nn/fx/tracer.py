@@ -210,7 +210,8 @@ class Tracer:
             texts: whether an argument is texts, for which a row may have a form of its own.
         """
         args, kwargs = self.own(args), self.own(kwargs)
-        key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
+        form = len(specs) if isinstance(specs, tuple) else type(specs)
+        key = (function, *map(id, args), repr(kwargs), form) if once else None
         if key is None or key not in self._calls:
             node = self.record("call_function", function, args, kwargs)
             node.meta["opaque"] = True

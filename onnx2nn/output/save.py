@@ -199,13 +199,14 @@ def _save_program(
     import torch
 
     from onnx2nn.output.exported_program import exported_program
+    from onnx2nn.output.other_values import TEXTS, other_values
 
     axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
     shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
     try:
         program, refused = exported_program(module, tensors, shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
-        reason = endless(module) or error
+        reason = endless(module) or other_values(module, tensors, [TEXTS]) or error
         raise VerificationError(f"torch.export cannot export the module: {reason}") from error
     check_same(module, program.module(), tensors, "exported program")
     with enduring(path) as file:
@@ -255,6 +256,7 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
     import torch
 
+    from onnx2nn.output.other_values import NO_ELEMENTS, NOTHING, other_values
     from onnx2nn.output.scripted_branches import trace
 
     if counted := _counted_by_runs(module):
@@ -264,14 +266,15 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         )
     try:
         traced = trace(module, tensors)
-    except VerificationError:
-        raise
     except Exception as error:  # torch.jit raises errors of many classes
-        raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
+        reason = other_values(module, tensors, [NOTHING, NO_ELEMENTS])
+        if isinstance(error, VerificationError) and not reason:
+            raise
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {reason or error}") from error
     check_same(module, traced, tensors, "exported program")
     with enduring(path) as file:
         torch.jit.save(traced, file)
-    lost = unchecked(module) + one_sided(module) + _held_parts(module)
+    lost = unchecked(module) + one_sided(module) + held_parts(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
@@ -297,7 +300,7 @@ def _counted_by_runs(module: torch.nn.Module) -> list[str]:
     return list(found)
 
 
-def _held_parts(module: torch.nn.Module) -> str:
+def held_parts(module: torch.nn.Module) -> str:
     """Returns of which sequences a trace holds as many elements as the example has, as the end of a description."""
     from onnx2nn.control_flow import SequenceMap
 

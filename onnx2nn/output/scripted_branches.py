@@ -11,6 +11,7 @@ from torch import nn
 
 from onnx2nn.control_flow import If
 from onnx2nn.errors import VerificationError, first_line
+from onnx2nn.output.other_values import TEXTS, may_have_texts, other_values
 
 
 class _Branch(nn.Module):
@@ -76,8 +77,11 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> torch.jit.ScriptModule:
         inputs: example inputs, tensors or lists of them.
 
     Raises:
-        VerificationError: a branch cannot be traced with the values that it has for these inputs.
+        VerificationError: a branch cannot be traced with the values that it has for these inputs, or the module has
+            texts, of which a trace would hold those of the example, and what is computed of them.
     """
+    if may_have_texts(module) and (texts := other_values(module, inputs, [TEXTS])):
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {texts}. Save .pth.")
     memo = {id(value): value for value in (*module.parameters(), *module.buffers())}
     copied = copy.deepcopy(module, memo)  # If modules are replaced in the copy
     while True:
