@@ -24,7 +24,7 @@ import onnx2nn
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.optable.row import NeedsValues
 from tests.drawn.oracle import NoKernel, answer, difference
-from tests.drawn.subjects import Run, Subject, given_inputs, outputs
+from tests.drawn.subjects import Run, Subject, dimensions, given_inputs, outputs
 
 SECONDS = 60
 """The most of one way of one subject: the exporters of torch may take any time."""
@@ -45,11 +45,16 @@ def _call(module: Callable[..., Any]) -> Runner:
     return run
 
 
+_UNREAD = {torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
+"""What torch writes into a plain pickle and does not read back, of any module; `torch.save` and copies hold it."""
+
+
 def copies(subject: Subject, folder: Path) -> Iterator[Runner]:
     """Copies, pickles, and the modes of training and back."""
     copied = copy.deepcopy(subject.module)
     yield _call(copied)
-    yield _call(pickle.loads(pickle.dumps(copied)))
+    if not any(value.dtype in _UNREAD for value in (*copied.parameters(), *copied.buffers())):
+        yield _call(pickle.loads(pickle.dumps(copied)))
     copied.train()(*subject.runs[0].tensors())
     yield _call(copy.deepcopy(subject.module).train().eval())
 
@@ -170,11 +175,11 @@ def export(subject: Subject, folder: Path) -> Iterator[Runner]:
 def _interface(model: onnx.ModelProto, are_tied: bool, fixed: Mapping[str, str]) -> Any:
     """Returns the names and types of inputs and outputs, and the names of the inputs' dynamic dimensions."""
 
-    def dimensions(info: onnx.ValueInfoProto) -> list[Any]:
-        names = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
-        return [bool(name) if are_tied else name for name in (fixed.get(name, name) for name in names)]
+    def names(info: onnx.ValueInfoProto) -> list[Any]:
+        found = [fixed.get(name, name) if isinstance(name, str) else "" for name in dimensions(info)]
+        return [bool(name) if are_tied else name for name in found]
 
-    inputs = [(info.name, info.type.tensor_type.elem_type, dimensions(info)) for info in given_inputs(model.graph)]
+    inputs = [(info.name, info.type.tensor_type.elem_type, names(info)) for info in given_inputs(model.graph)]
     return inputs, [info.name for info in model.graph.output]
 
 

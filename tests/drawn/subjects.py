@@ -77,12 +77,22 @@ class Subject:
         return given_inputs(self.model.graph)
 
     def axes(self) -> list[dict[int, str]]:
-        """Returns the open dimensions of each input."""
-        shapes = [info.type.tensor_type.shape.dim for info in self.inputs()]
-        return [{axis: dim.dim_param for axis, dim in enumerate(dims) if dim.dim_param} for dims in shapes]
+        """Returns the open dimensions of each input, by axis."""
+        return [
+            {axis: name for axis, name in enumerate(dimensions(info)) if isinstance(name, str)}
+            for info in self.inputs()
+        ]
 
     def __str__(self) -> str:
         return f"{self.name}: {onnx.printer.to_text(self.model)}"
+
+
+def dimensions(info: onnx.ValueInfoProto) -> list[int | str]:
+    """Returns the sizes of an input, and names of those that are open; one without a name is called as by the import."""
+    return [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name}:{axis}"
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+    ]
 
 
 def given_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
