@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import parser
@@ -146,6 +147,22 @@ FOUND = {
         "program",
         "(float x) => (int64[0] y) { y = Shape <start = 2> (x) }",
         [[np.array(0.5, np.float32)]],
+    ),
+    "a pool over time, by program": (
+        "program",
+        "(float[1,2,n] x, bool c) => (float[1,2,m] y, float[1,2,n] z) {"
+        " y = MaxPool <kernel_shape = [2]> (x) z = If (c) <"
+        " then_branch = t () => (float[1,2,n] a) { a = Exp (x) }, else_branch = e () => (float[1,2,n] b) {"
+        " b = Neg (x) }> }",
+        [[_ramp(1, 2, 5), np.array(True)], [_ramp(1, 2, 9), np.array(False)]],
+    ),
+    "a pool over time, by export": (
+        "export",
+        "(float[1,2,n] x, bool c) => (float[1,2,m] y, float[1,2,n] z) {"
+        " y = MaxPool <kernel_shape = [2]> (x) z = If (c) <"
+        " then_branch = t () => (float[1,2,n] a) { a = Exp (x) }, else_branch = e () => (float[1,2,n] b) {"
+        " b = Neg (x) }> }",
+        [[_ramp(1, 2, 5), np.array(True)], [_ramp(1, 2, 9), np.array(False)]],
     ),
     "no axes": (
         "program",
@@ -356,3 +373,13 @@ def test_a_trace_names_empty_optionals_and_sequences(tmp_path: Path) -> None:
     ):
         with pytest.raises(VerificationError, match=words):
             onnx2nn.save(_loaded(graph), tmp_path / "m.torchscript", example_inputs=[torch.ones(3), *given])
+
+
+def test_a_program_follows_the_length_of_a_pool(tmp_path: Path) -> None:
+    """torch.export fixes the length of what `torch.max_pool1d` is given."""
+    module = _loaded("(float[1,2,n] x) => (float[1,2,m] y) { y = MaxPool <kernel_shape = [3], pads = [1, 1]> (x) }")
+    example = [torch.ones(1, 2, 5)]
+    told = onnx2nn.save(module, tmp_path / "m.pt2", example_inputs=example, dynamic_axes=[{2: "n"}])
+    assert "dynamic: n (axis 2 of x)" in told
+    assert "dynamic dimensions: n" in onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example)
+    assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["MaxPool"]

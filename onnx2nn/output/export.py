@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import os
@@ -159,6 +160,7 @@ def _export(
     import torch
 
     from onnx2nn.output.other_values import TEXTS, other_values
+    from onnx2nn.output.pools_over_time import PoolsOverTime, has_pools_over_time
     from onnx2nn.output.scanned_batch import scan_over_batch
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
@@ -175,7 +177,8 @@ def _export(
         for name, own in zip(names, batch, strict=True)
     ]
     try:
-        with quiet(), torch.no_grad():
+        pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
+        with quiet(), torch.no_grad(), pools:
             program = torch.onnx.export(
                 _traceable(_sample(module)),
                 tuple(tensors),

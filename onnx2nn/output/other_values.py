@@ -1,4 +1,4 @@
-"""Values that are no tensors, by which a trace of a module fails: texts, empty optionals, sequences without elements."""
+"""Values by which a trace of a module fails: texts, empty optionals, and sequences without elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn models that import right: calls of operators, graphs of patterns, with channels last, of sizes, and programs."""
+"""Drawn models that import right: calls of operators, graphs of patterns, with channels last and of sizes, programs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Subject:
 
 
 def dimensions(info: onnx.ValueInfoProto) -> list[int | str]:
-    """Returns the sizes of an input, and names of those that are open; one without a name is called as by the import."""
+    """Returns the sizes of an input, names where they are open; one without a name has that of the import."""
     return [
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name}:{axis}"
         for axis, dim in enumerate(info.type.tensor_type.shape.dim)
