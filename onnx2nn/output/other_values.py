@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,13 +56,19 @@ def other_values(module: nn.Module, inputs: Sequence[Any], kinds: Sequence[str])
 
 
 def may_have_texts(module: nn.Module) -> bool:
-    """Returns whether a module calls functions on anything but tensors: torch's own have no texts."""
+    """Returns whether a module holds texts, or calls functions on anything but tensors: torch's own have no texts."""
     return any(
-        node.op == "call_function" and str(getattr(node.target, "__module__", "")).startswith("onnx2nn.")
+        _may_give_texts(part, node)
         for part in module.modules()
         if isinstance(part, fx.GraphModule)
         for node in part.graph.nodes
     )
+
+
+def _may_give_texts(program: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "get_attr":
+        return isinstance(operator.attrgetter(str(node.target))(program), np.ndarray)
+    return node.op == "call_function" and str(getattr(node.target, "__module__", "")).startswith("onnx2nn.")
 
 
 @contextlib.contextmanager
