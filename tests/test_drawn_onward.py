@@ -385,3 +385,15 @@ def test_a_program_follows_the_length_of_a_pool(tmp_path: Path) -> None:
     assert "dynamic: n (axis 2 of x)" in told
     assert "dynamic dimensions: n" in onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example)
     assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["MaxPool"]
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_branches_that_torch_export_does_not_merge_are_named(ending: str, tmp_path: Path) -> None:
+    module = _loaded(
+        '(float[2,3] x, bool c) => (float y) { ["choice"] y = If (c) <'
+        " then_branch = t () => (float a) { a = Exp (x) },"
+        " else_branch = e () => (float b) { b = ReduceSum <keepdims = 0> (x) }> }"
+    )
+    write = onnx2nn.export_onnx if ending == ".onnx" else onnx2nn.save
+    with pytest.raises(VerificationError, match=r"at node 'choice' \(If\), .*same dim but got 2 and 0"):
+        write(module, tmp_path / f"m{ending}", example_inputs=[torch.ones(2, 3), torch.tensor(True)])

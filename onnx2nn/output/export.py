@@ -24,7 +24,7 @@ from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.checked_sizes import tied
 from onnx2nn.output.file_comparison import compare_file
-from onnx2nn.output.save import endless, held_parts, one_sided, unchecked
+from onnx2nn.output.save import endless, failed_node, held_parts, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import inputs_for
@@ -193,7 +193,8 @@ def _export(
             )
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
-        reason = endless(_sample(module)) or other_values(_sample(module), tensors, [TEXTS]) or _gist(error)
+        sample = _sample(module)
+        reason = endless(sample) or other_values(sample, tensors, [TEXTS]) or failed_node(sample, error) or _gist(error)
         raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
     assert program is not None and program.exported_program is not None
     beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
