@@ -147,6 +147,12 @@ FOUND = {
         [[_ramp(3)], [_ramp(7)]],
     ),
     "texts without inputs": ("copies", '() => (string[2] y) <string[2] y = {"a", "b"}> { }', [[]]),
+    "texts beside floats of other types": (
+        "types",
+        "(float[2,3] x, string t) => (float[2,2] y, string u) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {"
+        " n = ai.onnx.ml.Normalizer (x) y = MatMul (n, w) u = Identity (t) }",
+        [[_ramp(2, 3), np.array("a", object)]],
+    ),
     "a weight as the result": (
         "script",
         "() => (float[3] y) { y = Constant <value = float[3] {1, 2, 3}> () }",
@@ -239,7 +245,7 @@ FOUND = {
 @pytest.mark.parametrize("about", FOUND)
 def test_what_was_found(about: str, tmp_path: Path) -> None:
     name, graph, points = FOUND[about]
-    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}')
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]> found {graph}')
     names = [info.name for info in model.graph.input]
     found = imported(about, model, [dict(zip(names, point, strict=True)) for point in points], 1e-5)
     assert found is not None and len(found.runs) == len(points)
