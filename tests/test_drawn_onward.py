@@ -27,17 +27,17 @@ pytestmark = [
 
 FAST_PROGRAMS = {
     "copies": 20, "weights": 15, "types": 8, "source": 15, "program": 2, "script": 15, "trace": 15, "export": 1,
-    "exporter": 1, "older_exporter": 4,
+    "exporter": 1, "older_exporter": 4, "optimized": 10, "compiled": 1,
 }  # fmt: skip
 """Programs of each way."""
 
 FAST = {
     "copies": 40, "weights": 40, "types": 12, "source": 30, "program": 8, "script": 30, "trace": 30, "export": 4,
-    "exporter": 3, "older_exporter": 8,
+    "exporter": 3, "older_exporter": 8, "optimized": 12, "compiled": 2,
 }  # fmt: skip
 """Graphs of other kinds of each way, most of them on the ways that take the least time."""
 
-HELD = {"copies": 4, "weights": 4, "source": 4, "script": 4, "trace": 2, "types": 2}
+HELD = {"copies": 4, "optimized": 2, "weights": 4, "source": 4, "script": 4, "trace": 2, "types": 2}
 """Graphs of each kind, where they are several."""
 
 PARTS = 6

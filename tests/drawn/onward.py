@@ -133,6 +133,17 @@ def program(subject: Subject, folder: Path) -> Iterator[Runner]:
 _TIED = "it takes equal sizes alone of"
 
 
+def optimized(subject: Subject, folder: Path) -> Iterator[Runner]:
+    """The eager form for inference."""
+    yield _call(onnx2nn.optimize(subject.module, "eager"))
+
+
+def compiled(subject: Subject, folder: Path) -> Iterator[Runner]:
+    """torch.compile, without the machine code, whose faults are inductor's."""
+    torch._dynamo.reset()
+    yield _call(torch.compile(subject.module, backend="aot_eager"))
+
+
 def script(subject: Subject, folder: Path) -> Iterator[Runner]:
     """TorchScript, which holds what its description names of the example."""
     first = subject.runs[0]
@@ -235,8 +246,10 @@ class Way:
     refusals: str | None = None
 
 
-WAYS = {way.__name__: Way(way) for way in (copies, weights, source, program, script, export)}
-WAYS |= {way.__name__: Way(way, "") for way in (trace, exporter, older_exporter)}  # torch's, with torch's errors
+WAYS = {way.__name__: Way(way) for way in (copies, weights, source, optimized, program, script, export)}
+WAYS |= {
+    way.__name__: Way(way, "") for way in (compiled, trace, exporter, older_exporter)
+}  # torch's, with torch's errors
 WAYS["types"] = Way(types, "not implemented for '(Half|BFloat16)'|Low precision dtypes not supported")
 
 
