@@ -214,9 +214,7 @@ class Tracer:
         key = (function, *map(id, args), repr(kwargs), form) if once else None
         if key is None or key not in self._calls:
             node = self.record("call_function", function, args, kwargs)
-            node.meta["opaque"] = True
-            if texts:
-                node.meta["texts"] = True
+            node.meta |= {"opaque": True, "texts": True} if texts else {"opaque": True}
             if not hasattr(function, "row"):
                 node.meta["is_wrapped"] = True  # torch.fx.wrap: functions of the table record themselves
             result = self.wrap(node, specs)

@@ -222,7 +222,7 @@ def _check_outputs(values: Sequence[Any], names: Sequence[str]) -> None:
     Raises:
         VerificationError: there are such outputs.
     """
-    kinds = {"sequences": list, "empty optionals": type(None)}
+    kinds: dict[str, type] = {"sequences": list, "empty optionals": type(None)}
     for kind, type_ in kinds.items():
         found = [repr(name) for name, value in zip(names, values, strict=False) if isinstance(value, type_)]
         if found:

@@ -103,7 +103,8 @@ _KEYWORDS = frozenset({"torch", "annotate", "NoneType"})
 
 def _readable(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Gives other names to values that have names which the code in a file calls; the keys of weights stay."""
-    for part in traced.modules():
+    parts: Any = traced.modules()
+    for part in parts:
         if not part._c._has_method("forward"):  # a module that is not called: a container of weights
             continue
         graph = part.graph

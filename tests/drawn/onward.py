@@ -126,6 +126,10 @@ def program(subject: Subject, folder: Path) -> Iterator[Runner]:
             if given is not first and condition and (is_told or (is_tie and _TIED in told)):
                 return None
             raise AssertionError(f"{error}, with the description: {told}") from error
+        except RuntimeError as error:  # torch.cond takes a size that its branches give for 2 or more
+            if given is not first and re.search(r"Runtime assertion failed for expression u\d+ >= 2 ", str(error)):
+                return None
+            raise
 
     yield refusing
 
