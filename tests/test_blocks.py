@@ -395,6 +395,23 @@ class Pools(nn.Module):
         return self.overall(self.mean(self.largest(self.conv(x)))).flatten(1)
 
 
+def test_a_layer_that_moves_leaves_no_container() -> None:
+    """The import ended in a KeyError: the call of the node `a/b1` was in a container that nothing was in any more."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 10, opset_import: ["" : 19]>
+            g (float[1,m,n] x) => (float[] y, bool[] z, float16[] t) <int64[1] two = {2}, float16 c = {3}> {
+                ["a/b1"] y = LeakyRelu (x)
+                values, l = TopK <axis = -1, largest = 0> (x, two)
+                z = GreaterOrEqual (two, l)
+                ["a.b2"] t = Dropout (c)
+            }""")
+    )
+    y, _, t = module(torch.tensor([[[-1.0, 2.0]]]))
+    assert y.tolist() == [[[pytest.approx(-0.01), 2.0]]]
+    assert t.item() == np.array(3, np.uint16).view(np.float16)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @both
 def test_pools_are_modules(exporter: str, rank: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import parser
@@ -24,13 +25,19 @@ pytestmark = [
     pytest.mark.pinned("onnxruntime", "torch"),  # older ones end the process at some graphs, and export others wrongly
 ]
 
+FAST_PROGRAMS = {
+    "copies": 20, "weights": 15, "types": 8, "source": 15, "program": 2, "script": 15, "trace": 15, "export": 1,
+    "exporter": 1, "older_exporter": 4, "optimized": 10, "compiled": 1,
+}  # fmt: skip
+"""Programs of each way."""
+
 FAST = {
     "copies": 40, "weights": 40, "types": 12, "source": 30, "program": 8, "script": 30, "trace": 30, "export": 4,
-    "exporter": 3, "older_exporter": 8,
+    "exporter": 3, "older_exporter": 8, "optimized": 12, "compiled": 2,
 }  # fmt: skip
-"""Graphs of each way, most of them on the ways that take the least time."""
+"""Graphs of other kinds of each way, most of them on the ways that take the least time."""
 
-HELD = {"copies": 4, "weights": 4, "source": 4, "script": 4, "trace": 2, "types": 2}
+HELD = {"copies": 4, "optimized": 2, "weights": 4, "source": 4, "script": 4, "trace": 2, "types": 2}
 """Graphs of each kind, where they are several."""
 
 PARTS = 6
@@ -55,7 +62,10 @@ def _check(name: str, drawn: Iterable[tuple[str, int]], folder: Path) -> None:
 
 @pytest.mark.parametrize("name", WAYS)
 def test_some_graphs(name: str, tmp_path: Path) -> None:
-    chosen = random.Random(name).choices([*KINDS], k=FAST[name])
+    programs = [kind for kind in KINDS if kind.startswith("program")]
+    rng = random.Random(name)
+    chosen = rng.choices([kind for kind in KINDS if kind not in programs], k=FAST[name])
+    chosen += rng.choices(programs, k=FAST_PROGRAMS[name])
     _check(name, [(kind, number) for number, kind in enumerate(chosen)], tmp_path)
 
 
@@ -116,6 +126,33 @@ FOUND = {
         " y = NonMaxSuppression (boxes, scores, most) }",
         [[_ramp(1, 4, 4)]],
     ),
+    "texts as a result": (
+        "copies",
+        '(float[n] x) => (string[2] y, float[n] z) <string[2] y = {"a", "b"}> { z = Neg (x) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "texts in a file": (
+        "weights",
+        '(float[n] x) => (string[2] y, float[n] z) <string[2] y = {"a", "b"}> { z = Neg (x) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "texts of a dynamic shape": (
+        "copies",
+        '(float[n] x) => (string[n] y) <string[1] t = {"a"}> { s = Shape (x) y = Expand (t, s) }',
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "an optional of a type whose dimension has a name": (
+        "copies",
+        "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }",
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "texts without inputs": ("copies", '() => (string[2] y) <string[2] y = {"a", "b"}> { }', [[]]),
+    "texts beside floats of other types": (
+        "types",
+        "(float[2,3] x, string t) => (float[2,2] y, string u) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {"
+        " n = ai.onnx.ml.Normalizer (x) y = MatMul (n, w) u = Identity (t) }",
+        [[_ramp(2, 3), np.array("a", object)]],
+    ),
     "a weight as the result": (
         "script",
         "() => (float[3] y) { y = Constant <value = float[3] {1, 2, 3}> () }",
@@ -125,6 +162,22 @@ FOUND = {
         "program",
         "(float x) => (int64[0] y) { y = Shape <start = 2> (x) }",
         [[np.array(0.5, np.float32)]],
+    ),
+    "a pool over time, by program": (
+        "program",
+        "(float[1,2,n] x, bool c) => (float[1,2,m] y, float[1,2,n] z) {"
+        " y = MaxPool <kernel_shape = [2]> (x) z = If (c) <"
+        " then_branch = t () => (float[1,2,n] a) { a = Exp (x) }, else_branch = e () => (float[1,2,n] b) {"
+        " b = Neg (x) }> }",
+        [[_ramp(1, 2, 5), np.array(True)], [_ramp(1, 2, 9), np.array(False)]],
+    ),
+    "a pool over time, by export": (
+        "export",
+        "(float[1,2,n] x, bool c) => (float[1,2,m] y, float[1,2,n] z) {"
+        " y = MaxPool <kernel_shape = [2]> (x) z = If (c) <"
+        " then_branch = t () => (float[1,2,n] a) { a = Exp (x) }, else_branch = e () => (float[1,2,n] b) {"
+        " b = Neg (x) }> }",
+        [[_ramp(1, 2, 5), np.array(True)], [_ramp(1, 2, 9), np.array(False)]],
     ),
     "no axes": (
         "program",
@@ -161,6 +214,11 @@ FOUND = {
         " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
         [[_ramp(3)], [_ramp(6)]],
     ),
+    "weights in containers": (
+        "script",
+        '(float[n] x) => (float[n] y, float[2] "a.b") <float[2] "a.b" = {1, 2}> { y = Neg (x) }',
+        [[_ramp(3)], [_ramp(6)]],
+    ),
     "what a branch gives as it is": (
         "script",
         "(float[n] x, bool c) => (float[n] y, float[n] z) { y = If (c) <"
@@ -187,7 +245,7 @@ FOUND = {
 @pytest.mark.parametrize("about", FOUND)
 def test_what_was_found(about: str, tmp_path: Path) -> None:
     name, graph, points = FOUND[about]
-    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}')
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]> found {graph}')
     names = [info.name for info in model.graph.input]
     found = imported(about, model, [dict(zip(names, point, strict=True)) for point in points], 1e-5)
     assert found is not None and len(found.runs) == len(points)
@@ -256,3 +314,101 @@ def test_a_refused_dimension_is_named(tmp_path: Path) -> None:
     module = _loaded("(float[n] x, float[4] z) => (float[k] y) { y = Add (x, z) }")
     with pytest.raises(VerificationError, match=r"inferred a static shape of 4 for dimension .*shape\[0\]"):
         onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4), torch.ones(4)])
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (
+            '(float[2,m] x) => (float[m,2] y) { ["steps"] y = Scan <num_scan_inputs = 1, scan_input_axes = [1], '
+            "body = b (float[2] a) => (float[2] d) { d = Exp (a) }> (x) }",
+            r"of node 'steps' \(Scan\) it holds as many iterations as the example has",
+        ),
+        (
+            '(float[2,m] x) => (int64 k) <string[1] t = {"a"}> { s = Shape (x) e = Expand (t, s)'
+            ' ["join"] j = Concat <axis = 0> (e, e) k = Size (j) }',
+            r"it holds no texts, as of node 'e' \(Expand\), node 'join' \(Concat\)",
+        ),
+    ],
+)
+def test_sizes_that_a_trace_always_holds_are_tried_twice(graph: str, words: str, tmp_path: Path) -> None:
+    """Every size is fixed in the trace: sizes of which each is four times the last one took minutes."""
+    with pytest.raises(VerificationError, match=f"fixes the dimension m, at 3 and at 17; {words}"):
+        onnx2nn.export_onnx(_loaded(graph), tmp_path / "m.onnx", example_inputs=[torch.ones(2, 3)])
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".torchscript", ".onnx"])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        '(float[n] x) => (string[2] y, float[n] z) <string[2] t = {"a", "b"}> {'
+        " z = Neg (x) y = Identity (t) }",
+        '(string[2] t, float[n] x) => (string[m] y, float[n] z) { ["join"] y = Concat <axis = 0> (t, t) z = Neg (x) }',
+        '(string[2] t, float[n] x) => (float[n] z) { ["join"] y = Concat <axis = 0> (t, t) k = Size (y)'
+        " f = Cast <to = 1> (k) z = Mul (x, f) }",
+        '(float[n] x, bool c) => (int64 k, float[n] z) { z = Neg (x) k = If (c) <'
+        ' then_branch = t () => (int64 a) { y = Cast <to = 8> (x) ["join"] j = Concat <axis = 0> (y, y) a = Size (j) },'
+        " else_branch = e () => (int64 b) { b = Size (x) }> }",
+    ],
+)  # fmt: skip
+def test_texts_in_a_trace_are_refused_by_name(graph: str, ending: str, tmp_path: Path) -> None:
+    module = _loaded(graph)
+    given = {"t": np.array(["a", "b"], object), "x": torch.ones(3), "c": torch.tensor(True)}
+    example = [given[name] for name in module.meta["onnx2nn"]["inputs"]]
+    write = onnx2nn.export_onnx if ending == ".onnx" else onnx2nn.save
+    with pytest.raises(VerificationError, match=r"it holds no texts, as of .*(node 'join' \(Concat\)|output 'y')"):
+        write(module, tmp_path / f"m{ending}", example_inputs=example)
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        ("(float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x, x) }", "no sequences, as of output 'y'"),
+        ("(float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x) }", "no sequences, as of output 'y'"),
+        (
+            "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }",
+            "no empty optionals, as of output 'y'",
+        ),
+    ],
+)
+def test_outputs_that_are_no_tensors_are_refused_by_name(graph: str, words: str, tmp_path: Path) -> None:
+    """A file had a tensor in place of a sequence of one, and of three outputs as many as they have parts."""
+    with pytest.raises(VerificationError, match=words):
+        onnx2nn.export_onnx(_loaded(graph), tmp_path / "m.onnx", example_inputs=[torch.ones(3)])
+
+
+def test_a_trace_names_empty_optionals_and_sequences(tmp_path: Path) -> None:
+    nothing = "(float[n] x) => (float[n] z, optional(float[n]) y) { z = Neg (x) y = Optional <type = float[n]> () }"
+    empty = (
+        "(float[n] x, bool c) => (int64 k, float[n] z) { z = Neg (x) s = If (c) <"
+        ' then_branch = t () => (seq(float[n]) a) { ["nothing"] a = SequenceEmpty () },'
+        " else_branch = e () => (seq(float[n]) b) { b = SequenceConstruct (x) }> k = SequenceLength (s) }"
+    )
+    for graph, words, given in (
+        (nothing, "it holds no empty optionals, as of output 'y'", []),
+        (empty, "it holds no sequences without elements, as of ", [torch.tensor(True)]),
+    ):
+        with pytest.raises(VerificationError, match=words):
+            onnx2nn.save(_loaded(graph), tmp_path / "m.torchscript", example_inputs=[torch.ones(3), *given])
+
+
+def test_a_program_follows_the_length_of_a_pool(tmp_path: Path) -> None:
+    """torch.export fixes the length of what `torch.max_pool1d` is given."""
+    module = _loaded("(float[1,2,n] x) => (float[1,2,m] y) { y = MaxPool <kernel_shape = [3], pads = [1, 1]> (x) }")
+    example = [torch.ones(1, 2, 5)]
+    told = onnx2nn.save(module, tmp_path / "m.pt2", example_inputs=example, dynamic_axes=[{2: "n"}])
+    assert "dynamic: n (axis 2 of x)" in told
+    assert "dynamic dimensions: n" in onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example)
+    assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["MaxPool"]
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_branches_that_torch_export_does_not_merge_are_named(ending: str, tmp_path: Path) -> None:
+    module = _loaded(
+        '(float[2,3] x, bool c) => (float y) { ["choice"] y = If (c) <'
+        " then_branch = t () => (float a) { a = Exp (x) },"
+        " else_branch = e () => (float b) { b = ReduceSum <keepdims = 0> (x) }> }"
+    )
+    write = onnx2nn.export_onnx if ending == ".onnx" else onnx2nn.save
+    with pytest.raises(VerificationError, match=r"at node 'choice' \(If\), .*same dim but got 2 and 0"):
+        write(module, tmp_path / f"m{ending}", example_inputs=[torch.ones(2, 3), torch.tensor(True)])

@@ -53,15 +53,6 @@ def _run(module: Any, feeds: Feeds) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def _apart(found: Any, wanted: Any, rtol: float) -> str:
-    """Returns how two values differ, empty where they are equal within rounding."""
-    if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
-        return next(filter(None, (_apart(a, b, rtol) for a, b in zip(found, wanted, strict=True))), "")
-    if isinstance(wanted, list) or isinstance(found, list) or wanted is None or found is None:
-        return "" if found is None and wanted is None else f"{found}, not {wanted}"
-    return difference(found, np.asarray(wanted), rtol)
-
-
 def _wanted(model: onnx.ModelProto, module: Any, points: Iterable[Feeds]) -> list[tuple[Feeds, list[Any]]]:
     """Returns what ONNX Runtime gives at sizes that the module takes.
 
@@ -98,7 +89,7 @@ def _outcome(seed: int) -> tuple[str, str]:
             runs += [] if options else _wanted(model, module, (program.other_feeds(rng) for _ in range(OTHERS)))
             for feeds, wanted in runs:
                 for info, ours, theirs in zip(model.graph.output, _run(module, feeds), wanted, strict=True):
-                    if said := _apart(ours, theirs, program.rtol):
+                    if said := difference(ours, theirs, program.rtol):
                         return "wrong", f"{about}{options} at {list(feeds.values())}, output {info.name}: {said}"
         except Exception as error:  # of any class: a raw error is a finding, unless REFUSALS names it
             text = str(error)

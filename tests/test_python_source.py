@@ -449,6 +449,23 @@ def test_what_torch_has_not_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        'z = Concat <axis = 0> (a, b)',
+        'z = Expand (a, two)',
+        'z = If (c) <then_branch = t () => (string[m] d) { d = Concat <axis = 0> (a, b) },'
+        ' else_branch = e () => (string[k] f) { f = Identity (a) }>',
+    ],
+)  # fmt: skip
+def test_what_operators_do_to_texts_is_refused_by_name(node: str, tmp_path: Path) -> None:
+    """The source of these operators is that on tensors."""
+    graph = f"(string[1] a, string[1] b, bool c) => (string[n] z) <int64[1] two = {{2}}> {{ {node} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g {graph}')
+    with pytest.raises(InputError, match=r"(Concat|Expand) runs as a function of onnx2nn, which works on strings"):
+        onnx2nn.to_python(model, tmp_path / "nothing")
+
+
 def _value(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
 

@@ -243,9 +243,9 @@ class TorchBuilder(Builder):
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Records one opaque call of the operator."""
         arguments = self.arguments.of_operator(row, inputs)
-        outputs = [(value, self.state.plan.type_of(value)) for value in node.outputs]
+        state = self.state
         try:
-            return opaque_calls.call(self.tracer, row, arguments, attributes, outputs, self.state.strict)
+            return opaque_calls.call(self.tracer, row, arguments, attributes, node, state.plan.type_of, state.strict)
         except OperatorError as error:  # `row.results` found a shape conflict
             if self.state.strict and next(iter(self.tracer.symbols), None) is not None:
                 self._conflict(node, error)

@@ -6,11 +6,13 @@ inspected, transformed or saved as a state_dict needs no program.
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 
@@ -165,7 +167,11 @@ class DeferredModule(fx.GraphModule):
         return super().__reduce_package__(given)
 
     def _pickled_source(self) -> str:
-        return pickled_source(self.graph, frozenset(name for name, _ in self.named_buffers(remove_duplicate=False)))
+        graph = self.graph
+        values = {name for name, _ in self.named_buffers(remove_duplicate=False)}
+        reads = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+        texts = {name for name in reads if isinstance(operator.attrgetter(name)(self), np.ndarray)}
+        return pickled_source(graph, frozenset(values | texts))
 
 
 class _PackageExporter:

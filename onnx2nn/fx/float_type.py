@@ -244,7 +244,9 @@ class _Pairs:
             log.disabled = printed
 
     def example(self, array: Any, follows: bool) -> Both:
-        """Returns an input, which may have the weights' type."""
+        """Returns an input, which may have the weights' type; texts are an array."""
+        if array.dtype.kind == "O":
+            return Both(array, array)
         tensor = self._tensor(torch.from_numpy(array)).to(self._device)
         return Both(tensor.to(self.of_file), tensor.to(self.new)) if follows else Both(tensor, tensor)
 

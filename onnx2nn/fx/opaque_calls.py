@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -39,7 +39,8 @@ def call(
     row: Row,
     arguments: Sequence[Any],
     attributes: dict[str, Any],
-    outputs: Sequence[tuple[ir.Value, TypeOf]],
+    node: ir.Node,
+    type_of: Callable[[ir.Value], TypeOf],
     strict: bool,
 ) -> Any:
     """Records a node as one call of its operator on run-time values.
@@ -49,7 +50,8 @@ def call(
         row: the node's row.
         arguments: from `Arguments.of_operator`.
         attributes: the node's.
-        outputs: the node's outputs, and their types in the file.
+        node: the node.
+        type_of: gives the type of a value in the file.
         strict: whether a shape conflict is an error.
 
     Raises:
@@ -57,12 +59,13 @@ def call(
     """
     known = specs_of(tracer, row, arguments, attributes, strict)
     specs = [
-        _declared(tracer, value, kind, known[index] if index < len(known) else None)
-        for index, (value, kind) in enumerate(outputs)
+        _declared(tracer, value, type_of(value), known[index] if index < len(known) else None)
+        for index, value in enumerate(node.outputs)
     ]
     function = getattr(functional, name_of(row))
     result = specs[0] if len(specs) == 1 and not row.several else tuple(specs)
-    return tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known))
+    texts = any(value is not None and type_of(value)[0] == ir.DataType.STRING for value in node.inputs)
+    return tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known), texts=texts)
 
 
 def specs_of(

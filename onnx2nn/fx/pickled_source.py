@@ -1,13 +1,15 @@
 """The source of a program in pickles: torch runs it with proxies, and makes the graph of what it calls.
 
-torch's own source has two faults there. A value that an attribute reads may be a tensor in place of a proxy, which a
-size that is a proxy cannot index. And a module named `self`, as in transformers' BertAttention, gives a node `self`,
-whose value hides the module in the code that torch then generates. Here both are calls of the tracer's `create_proxy`.
+torch's own source has three faults there. A value that an attribute reads may be a tensor in place of a proxy, which a
+size that is a proxy cannot index. Texts, which are an array, are no value of a node. And a module named `self`, as in
+transformers' BertAttention, gives a node `self`, whose value hides the module in the code that torch then generates.
+Here all are calls of the tracer's `create_proxy`.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 
 from torch import fx
 
@@ -15,25 +17,21 @@ PROGRAM_NAMES = frozenset({"self", "torch", "device"})
 """Names that a generated program uses itself; no value may have one of them."""
 
 
-def pickled_source(graph: fx.Graph, buffers: frozenset[str]) -> str:
+def pickled_source(graph: fx.Graph, values: frozenset[str]) -> str:
     """Returns the source of a graph's program for unpickling, which needs nothing but torch.
 
     Args:
         graph: of a `torch.fx.GraphModule`.
-        buffers: names of buffers, as its nodes read them.
+        values: names of buffers and of texts, as its nodes read them.
 
     Returns:
-        A function `forward` for `torch.fx.Tracer.trace`; the graph that it makes is `graph`. A graph without inputs
-        keeps torch's source, because there is no proxy to ask for the tracer.
+        A function `forward` for `torch.fx.Tracer.trace`; the graph that it makes is `graph`.
     """
     changed = copy.deepcopy(graph)
-    first = next((node for node in changed.nodes if node.op == "placeholder"), None)
-    found = [node for node in changed.nodes if _is_read(node, buffers) or _hides(node)]
-    if not found or first is None:
+    found = [node for node in changed.nodes if _is_read(node, values) or _hides(node)]
+    if not found:
         return changed.python_code("self").src
-    last = [node for node in changed.nodes if node.op == "placeholder"][-1]
-    with changed.inserting_after(last):
-        tracer = changed.call_function(getattr, (first, "tracer"))
+    tracer = _tracer(changed)
     for node in found:
         name = "result" if _hides(node) else node.name
         with changed.inserting_before(node):
@@ -44,8 +42,23 @@ def pickled_source(graph: fx.Graph, buffers: frozenset[str]) -> str:
     return changed.python_code("self").src
 
 
-def _is_read(node: fx.Node, buffers: frozenset[str]) -> bool:
-    return node.op == "get_attr" and str(node.target) in buffers
+def _tracer(graph: fx.Graph) -> fx.Node:
+    """Adds a node that asks a proxy for the tracer: the first input, or one that the source takes out of the graph."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if inputs:
+        with graph.inserting_after(inputs[-1]):
+            return graph.call_function(getattr, (inputs[0], "tracer"))
+    with graph.inserting_before(next(iter(graph.nodes))):
+        given = graph.placeholder("*inputs")
+        proxy = graph.call_function(operator.getitem, (given, 0))
+        tracer = graph.call_function(getattr, (proxy, "tracer"))
+        made = graph.call_function(getattr, (tracer, "graph"))
+        graph.call_method("erase_node", (made, graph.call_function(getattr, (proxy, "node"))))
+    return tracer
+
+
+def _is_read(node: fx.Node, values: frozenset[str]) -> bool:
+    return node.op == "get_attr" and str(node.target) in values
 
 
 def _hides(node: fx.Node) -> bool:

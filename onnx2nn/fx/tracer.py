@@ -193,19 +193,28 @@ class Tracer:
         return self.wrap(node, specs)
 
     def call_opaque(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any, *, once: bool = False
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        specs: Any,
+        *,
+        once: bool = False,
+        texts: bool = False,
     ) -> Any:
         """Records an opaque call of `function`, which must be importable by name; returns its result, with `specs`.
 
         Args:
             specs: a spec, None for a value that is no tensor, or a tuple of them.
             once: whether equal calls are recorded once, so that their data-dependent sizes are equal.
+            texts: whether an argument is texts, for which a row may have a form of its own.
         """
         args, kwargs = self.own(args), self.own(kwargs)
-        key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
+        form = len(specs) if isinstance(specs, tuple) else type(specs)
+        key = (function, *map(id, args), repr(kwargs), form) if once else None
         if key is None or key not in self._calls:
             node = self.record("call_function", function, args, kwargs)
-            node.meta["opaque"] = True
+            node.meta |= {"opaque": True, "texts": True} if texts else {"opaque": True}
             if not hasattr(function, "row"):
                 node.meta["is_wrapped"] = True  # torch.fx.wrap: functions of the table record themselves
             result = self.wrap(node, specs)

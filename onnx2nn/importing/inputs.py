@@ -336,7 +336,7 @@ def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) 
         raise InputError(f"Input {spec.name!r} is not a tensor, so no example can be generated. Give the inputs.")
     if spec.dtype == ir.DataType.STRING:
         words = np.array(["a", "b", "onnx", "Tensor", ""], dtype=object)
-        return words[rng.integers(0, len(words), shape)]
+        return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)  # a scalar would be a str
     dtype = spec.dtype.numpy()
     if spec.dtype == ir.DataType.BOOL:
         return np.ones(shape, dtype) if _is_mask(spec) else rng.integers(0, 2, shape).astype(dtype)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import onnx_ir as ir
+
 SMALL = 1 << 18
 """An upper bound of a call's elements and multiplications below which it is run without an estimate."""
 
@@ -19,6 +21,8 @@ def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
             bound *= 1 + (abs(value) if abs(value) >= 1 else 1 / abs(value) if value else 0)
         elif kind is list or kind is tuple:
             bound *= upper_bound(value, depth - 1) if depth and len(value) <= 64 else math.inf
+        elif kind is ir.TypeAndShape:  # of Optional: its dimensions may have names
+            continue
         elif (shape := getattr(value, "shape", None)) is not None:
             count = math.prod(shape) or math.prod(size or 1 for size in shape)  # a sum over no elements has results
             bound *= 1 + count

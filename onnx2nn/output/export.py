@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import os
@@ -23,7 +24,7 @@ from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.checked_sizes import tied
 from onnx2nn.output.file_comparison import compare_file
-from onnx2nn.output.save import endless, one_sided, unchecked
+from onnx2nn.output.save import endless, failed_node, held_parts, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import inputs_for
@@ -90,12 +91,26 @@ def export_onnx(
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
+            again = failure is not None and found.label == failure.label and found.is_fixed
+            if failure is not None and again and (held := _held(_sample(module), found.inputs)):
+                raise VerificationError(  # each further size would be fixed too, after a longer trace
+                    f"torch.export fixes the dimension {found.label}, at {failure.most} and at {found.most}{held}. "
+                    f"Leave {found.label} out of dynamic_axes, or save .pth."
+                ) from found
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
         except InputError as error:  # the module takes no larger sizes
             raise failure or error from None
     assert failure is not None
     raise failure
+
+
+def _held(module: Any, inputs: Sequence[Any]) -> str:
+    """Returns what a trace holds as the example has it, whatever its sizes, as the end of a sentence."""
+    from onnx2nn.output.other_values import TEXTS, other_values
+
+    texts = other_values(module, inputs, [TEXTS])
+    return one_sided(module) + held_parts(module) + (f"; {texts}" if texts else "")
 
 
 @timed("example runs")
@@ -144,11 +159,14 @@ def _export(
     """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
     import torch
 
+    from onnx2nn.output.other_values import TEXTS, other_values
+    from onnx2nn.output.pools_over_time import PoolsOverTime, has_pools_over_time
     from onnx2nn.output.scanned_batch import scan_over_batch
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
+    _check_outputs(runs[0][1], known.get("outputs") or ())
     tensors = inputs_for(module, runs[0][0])
     batch: Sequence[int | None] = [None] * len(names)
     if isinstance(module, Vectorised):
@@ -159,7 +177,8 @@ def _export(
         for name, own in zip(names, batch, strict=True)
     ]
     try:
-        with quiet(), torch.no_grad():
+        pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
+        with quiet(), torch.no_grad(), pools:
             program = torch.onnx.export(
                 _traceable(_sample(module)),
                 tuple(tensors),
@@ -174,7 +193,8 @@ def _export(
             )
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
-        reason = endless(_sample(module)) or _gist(error)
+        sample = _sample(module)
+        reason = endless(sample) or other_values(sample, tensors, [TEXTS]) or failed_node(sample, error) or _gist(error)
         raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
     assert program is not None and program.exported_program is not None
     beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
@@ -194,6 +214,22 @@ def _export(
     count = sum(1 for _ in program.model.graph)
     told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
     return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
+
+
+def _check_outputs(values: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuses outputs for which torch.onnx.export writes others: the parts of a sequence, none for an empty optional.
+
+    Raises:
+        VerificationError: there are such outputs.
+    """
+    kinds: dict[str, type] = {"sequences": list, "empty optionals": type(None)}
+    for kind, type_ in kinds.items():
+        found = [repr(name) for name, value in zip(names, values, strict=False) if isinstance(value, type_)]
+        if found:
+            raise VerificationError(
+                f"torch.onnx.export writes tensors alone as outputs, no {kind}, as of output {', '.join(found)}. Save "
+                ".pth or source."
+            )
 
 
 def _sample(module: Any) -> Any:

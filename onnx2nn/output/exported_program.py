@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.fx.experimental import _config
 from onnx2nn.optimization.entry import inputs_of
 from onnx2nn.output.checked_sizes import Shapes, refused_sizes
 from onnx2nn.output.loops_over_time import LoopsOverTime, is_recurrent
+from onnx2nn.output.pools_over_time import PoolsOverTime, has_pools_over_time
 
 _OBLIVIOUS = "backed_size_oblivious"
 """The switch by which torch takes no decision by the example's sizes where the program is right without one: a slice is
@@ -65,15 +66,16 @@ def _write_magnitudes(program: torch.export.ExportedProgram) -> None:
 
 def _contexts(module: torch.nn.Module) -> Iterator[AbstractContextManager[Any]]:
     """Yields the contexts of an export that may hold at more sizes."""
-    yield _oblivious()
+    pools = has_pools_over_time(module)
+    yield _oblivious(pools)
     if is_recurrent(module):
-        yield _looping()
+        yield _looping(pools)
 
 
 @contextmanager
-def _looping() -> Iterator[None]:
+def _looping(pools: bool) -> Iterator[None]:
     """A context in which recurrent layers are loops; torch.while_loop takes no views that autograd records."""
-    with torch.no_grad(), LoopsOverTime():
+    with torch.no_grad(), LoopsOverTime(), PoolsOverTime() if pools else nullcontext():
         yield
 
 
@@ -83,10 +85,12 @@ def is_symbolic(size: Any) -> bool:
     return not fixed
 
 
-def _oblivious() -> AbstractContextManager[Any]:
-    """Returns a context in which torch decides nothing by the example's sizes."""
+@contextmanager
+def _oblivious(pools: bool) -> Iterator[None]:
+    """A context in which torch decides nothing by the example's sizes."""
     switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # torch gives configs `patch` at run time
-    return switched
+    with switched, PoolsOverTime() if pools else nullcontext():
+        yield
 
 
 def _dynamic(program: torch.export.ExportedProgram) -> int:

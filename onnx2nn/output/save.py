@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_folder_writable, check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.output.source_folder import save_source
@@ -199,13 +199,14 @@ def _save_program(
     import torch
 
     from onnx2nn.output.exported_program import exported_program
+    from onnx2nn.output.other_values import TEXTS, other_values
 
     axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
     shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
     try:
         program, refused = exported_program(module, tensors, shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
-        reason = endless(module) or error
+        reason = endless(module) or other_values(module, tensors, [TEXTS]) or failed_node(module, error) or error
         raise VerificationError(f"torch.export cannot export the module: {reason}") from error
     check_same(module, program.module(), tensors, "exported program")
     with enduring(path) as file:
@@ -255,6 +256,7 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
     import torch
 
+    from onnx2nn.output.other_values import NO_ELEMENTS, NOTHING, other_values
     from onnx2nn.output.scripted_branches import trace
 
     if counted := _counted_by_runs(module):
@@ -264,14 +266,15 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         )
     try:
         traced = trace(module, tensors)
-    except VerificationError:
-        raise
     except Exception as error:  # torch.jit raises errors of many classes
-        raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
+        reason = other_values(module, tensors, [NOTHING, NO_ELEMENTS])
+        if isinstance(error, VerificationError) and not reason:
+            raise
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {reason or error}") from error
     check_same(module, traced, tensors, "exported program")
     with enduring(path) as file:
         torch.jit.save(traced, file)
-    lost = unchecked(module) + one_sided(module) + _held_parts(module)
+    lost = unchecked(module) + one_sided(module) + held_parts(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
@@ -297,7 +300,7 @@ def _counted_by_runs(module: torch.nn.Module) -> list[str]:
     return list(found)
 
 
-def _held_parts(module: torch.nn.Module) -> str:
+def held_parts(module: torch.nn.Module) -> str:
     """Returns of which sequences a trace holds as many elements as the example has, as the end of a description."""
     from onnx2nn.control_flow import SequenceMap
 
@@ -377,6 +380,26 @@ def endless(module: torch.nn.Module) -> str:
                     names[f"{name!r} ({operator})"] = None
     text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
     return f"{text}. Save .pth or source, or a .torchscript of the example's number." if names else ""
+
+
+_EXECUTED = re.compile(r"While executing %(\w+)")
+"""Where torch.fx says which call raised an error."""
+
+
+def failed_node(module: torch.nn.Module, error: BaseException) -> str:
+    """Returns at which If torch.export ended, and why; `""` where its error names none: it names calls of programs."""
+    from onnx2nn.control_flow import If
+
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    names = {name for cause in causes for name in _EXECUTED.findall(str(cause))}
+    for part in _programs(module):
+        for node in part.graph.find_nodes(op="call_module"):
+            if node.name in names and "onnx" in node.meta and isinstance(part.get_submodule(str(node.target)), If):
+                _, operator, name = node.meta["onnx"]
+                return f"at node {name!r} ({operator}), {first_line(causes[-1])}"
+    return ""
 
 
 _WRITERS: dict[str, Callable[..., str]] = {

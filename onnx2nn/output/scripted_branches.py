@@ -6,11 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from onnx2nn.control_flow import If
 from onnx2nn.errors import VerificationError, first_line
+from onnx2nn.output.other_values import NO_ELEMENTS, NOTHING, TEXTS, may_have_texts, other_values
 
 
 class _Branch(nn.Module):
@@ -76,8 +78,12 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> torch.jit.ScriptModule:
         inputs: example inputs, tensors or lists of them.
 
     Raises:
-        VerificationError: a branch cannot be traced with the values that it has for these inputs.
+        VerificationError: a branch cannot be traced with the values that it has for these inputs, or the module has
+            texts, of which a trace would hold those of the example, and what is computed of them.
     """
+    has_texts = any(isinstance(value, np.ndarray) for value in inputs) or may_have_texts(module)
+    if has_texts and (texts := other_values(module, inputs, [TEXTS])):
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {texts}. Save .pth.")
     memo = {id(value): value for value in (*module.parameters(), *module.buffers())}
     copied = copy.deepcopy(module, memo)  # If modules are replaced in the copy
     while True:
@@ -97,10 +103,11 @@ _KEYWORDS = frozenset({"torch", "annotate", "NoneType"})
 
 def _readable(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Gives other names to values that have names which the code in a file calls; the keys of weights stay."""
-    for part in traced.modules():
-        graph: Any = getattr(part, "graph", None)
-        if graph is None:
+    parts: Any = traced.modules()
+    for part in parts:
+        if not part._c._has_method("forward"):  # a module that is not called: a container of weights
             continue
+        graph = part.graph
         for value in (*graph.inputs(), *(output for node in graph.nodes() for output in node.outputs())):
             if value.debugName() in _KEYWORDS:
                 value.setDebugName(f"{value.debugName()}_")
@@ -141,13 +148,18 @@ def _scripted(module: If, path: str, values: Sequence[torch.Tensor]) -> _Scripte
     traced, several = [], True
     counts = (module.split, len(captured) - module.split)
     for branch, first, count in zip((module.then_branch, module.else_branch), (0, module.split), counts, strict=True):
+        given = captured[first : first + count]
         try:
             with torch.no_grad():
-                several = isinstance(branch(*captured[first : first + count]), tuple)
+                several = isinstance(branch(*given), tuple)
             traced.append(trace(_Branch(branch, first, count), (captured,)))
         except VerificationError:
             raise
         except Exception as error:  # a branch raises errors of many classes
+            if others := other_values(branch, given, [NOTHING, NO_ELEMENTS]):
+                raise VerificationError(
+                    f"A trace cannot hold both branches of node {path!r} (If): {others}. Save .pth."
+                ) from error
             raise VerificationError(
                 f"A trace cannot hold both branches of node {path!r} (If): one does not take the example's values "
                 f"({first_line(error)}). Save .pt2, give example inputs that both branches take, or change the model's "

@@ -31,14 +31,16 @@ class NarrowTrace(VerificationError):
     Args:
         label: the dimension's name.
         most: the largest size for which the trace holds.
+        inputs: the example.
+        is_fixed: whether the trace holds for this size alone.
     """
 
-    def __init__(self, label: str, most: int):
+    def __init__(self, label: str, most: int, inputs: Sequence[Any], is_fixed: bool = False):
         super().__init__(
             f"torch.export keeps the dimension {label} open up to {most} only, as another size becomes 1 at the "
             "example's. Give example_inputs of larger sizes."
         )
-        self.label, self.most = label, most
+        self.label, self.most, self.inputs, self.is_fixed = label, most, inputs, is_fixed
 
 
 def check_refusal(
@@ -55,7 +57,7 @@ def check_refusal(
     for size, position, axis in _FIXED_SIZE.findall(message):
         label = (opened[int(position)] or {}).get(int(axis))
         if label is not None and _larger(module, opened, tensors, label, int(size)) is not None:
-            raise NarrowTrace(label, int(size))
+            raise NarrowTrace(label, int(size), tensors, is_fixed=True)
 
 
 def check_ranges(
@@ -81,7 +83,7 @@ def check_ranges(
                 continue
             run = _larger(module, opened, tensors, label, most)
             if run is not None and most not in branches:
-                raise NarrowTrace(label, most)
+                raise NarrowTrace(label, most, tensors)
             beyond += [] if run is None else [run]
     return beyond
 

@@ -24,7 +24,7 @@ import onnx2nn
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.optable.row import NeedsValues
 from tests.drawn.oracle import NoKernel, answer, difference
-from tests.drawn.subjects import Run, Subject, outputs
+from tests.drawn.subjects import Run, Subject, dimensions, given_inputs, outputs
 
 SECONDS = 60
 """The most of one way of one subject: the exporters of torch may take any time."""
@@ -33,8 +33,8 @@ Runner = Callable[[Run], list[Any] | None]
 """Gives the outputs for inputs, None where the description of a file says that it does not hold their sizes."""
 
 
-class LateError(Exception):
-    """A way took longer than `SECONDS`."""
+class LateError(BaseException):
+    """A way took longer than `SECONDS`; no Exception, which the exporters of torch catch to try another way."""
 
 
 def _call(module: Callable[..., Any]) -> Runner:
@@ -45,11 +45,16 @@ def _call(module: Callable[..., Any]) -> Runner:
     return run
 
 
+_UNREAD = {torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
+"""What torch writes into a plain pickle and does not read back, of any module; `torch.save` and copies hold it."""
+
+
 def copies(subject: Subject, folder: Path) -> Iterator[Runner]:
     """Copies, pickles, and the modes of training and back."""
     copied = copy.deepcopy(subject.module)
     yield _call(copied)
-    yield _call(pickle.loads(pickle.dumps(copied)))
+    if not any(value.dtype in _UNREAD for value in (*copied.parameters(), *copied.buffers())):
+        yield _call(pickle.loads(pickle.dumps(copied)))
     copied.train()(*subject.runs[0].tensors())
     yield _call(copy.deepcopy(subject.module).train().eval())
 
@@ -73,11 +78,15 @@ def _emptied(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+_FLOATS = (torch.float16, torch.float32, torch.float64, torch.bfloat16)
+
+
 def types(subject: Subject, folder: Path) -> Iterator[Runner]:
     """Other types of floats, in which a module runs, whatever it gives."""
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
         module = copy.deepcopy(subject.module).to(dtype)
-        given = [value.to(dtype) if value.is_floating_point() else value for value in subject.runs[0].tensors()]
+        tensors = subject.runs[0].tensors()
+        given = [value.to(dtype) if getattr(value, "dtype", None) in _FLOATS else value for value in tensors]
         with torch.no_grad():
             module(*given)
     yield from ()
@@ -117,11 +126,26 @@ def program(subject: Subject, folder: Path) -> Iterator[Runner]:
             if given is not first and condition and (is_told or (is_tie and _TIED in told)):
                 return None
             raise AssertionError(f"{error}, with the description: {told}") from error
+        except RuntimeError as error:  # torch.cond takes a size that its branches give for 2 or more
+            if given is not first and re.search(r"Runtime assertion failed for expression u\d+ >= 2 ", str(error)):
+                return None
+            raise
 
     yield refusing
 
 
 _TIED = "it takes equal sizes alone of"
+
+
+def optimized(subject: Subject, folder: Path) -> Iterator[Runner]:
+    """The eager form for inference."""
+    yield _call(onnx2nn.optimize(subject.module, "eager"))
+
+
+def compiled(subject: Subject, folder: Path) -> Iterator[Runner]:
+    """torch.compile, without the machine code, whose faults are inductor's."""
+    torch._dynamo.reset()
+    yield _call(torch.compile(subject.module, backend="aot_eager"))
 
 
 def script(subject: Subject, folder: Path) -> Iterator[Runner]:
@@ -166,11 +190,11 @@ def export(subject: Subject, folder: Path) -> Iterator[Runner]:
 def _interface(model: onnx.ModelProto, are_tied: bool, fixed: Mapping[str, str]) -> Any:
     """Returns the names and types of inputs and outputs, and the names of the inputs' dynamic dimensions."""
 
-    def dimensions(info: onnx.ValueInfoProto) -> list[Any]:
-        names = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
-        return [bool(name) if are_tied else name for name in (fixed.get(name, name) for name in names)]
+    def names(info: onnx.ValueInfoProto) -> list[Any]:
+        found = [fixed.get(name, name) if isinstance(name, str) else "" for name in dimensions(info)]
+        return [bool(name) if are_tied else name for name in found]
 
-    inputs = [(info.name, info.type.tensor_type.elem_type, dimensions(info)) for info in model.graph.input]
+    inputs = [(info.name, info.type.tensor_type.elem_type, names(info)) for info in given_inputs(model.graph)]
     return inputs, [info.name for info in model.graph.output]
 
 
@@ -182,15 +206,18 @@ def exporter(subject: Subject, folder: Path) -> Iterator[Runner]:
 
 def older_exporter(subject: Subject, folder: Path) -> Iterator[Runner]:
     """torch.onnx.export, by TorchScript."""
-    names = [info.name for info in subject.model.graph.input]
+    names = [info.name for info in subject.inputs()]
     axes = {name: axes for name, axes in zip(names, subject.axes(), strict=True) if axes}
     yield _exported(subject, folder, dynamo=False, dynamic_axes=axes)
 
 
 def _exported(subject: Subject, folder: Path, **options: Any) -> Runner:
-    """Runs the file of torch.onnx.export on the example: what it holds at other sizes is not said."""
+    """Runs the file of torch.onnx.export on the example: what it holds at other sizes is not said.
+
+    Not where a sequence or an empty optional is an output: the file has the sequence's parts as outputs, or none.
+    """
     first, path = subject.runs[0], folder / "m.onnx"
-    names = [info.name for info in subject.model.graph.input]
+    names = [info.name for info in subject.inputs()]
     results = [info.name for info in subject.model.graph.output]
     with torch.no_grad():
         torch.onnx.export(
@@ -206,7 +233,8 @@ def _exported(subject: Subject, folder: Path, **options: Any) -> Runner:
     written = onnx.load(path)
     kept = {info.name for info in written.graph.input}
     feeds = {name: value for name, value in first.feeds.items() if name in kept}
-    return lambda given: answer(written, feeds) if given is first else None
+    are_tensors = all(isinstance(value, (torch.Tensor, np.ndarray)) for value in first.imported)
+    return lambda given: answer(written, feeds) if given is first and are_tensors else None
 
 
 @dataclass(frozen=True)
@@ -222,8 +250,10 @@ class Way:
     refusals: str | None = None
 
 
-WAYS = {way.__name__: Way(way) for way in (copies, weights, source, program, script, export)}
-WAYS |= {way.__name__: Way(way, "") for way in (trace, exporter, older_exporter)}  # torch's, with torch's errors
+WAYS = {way.__name__: Way(way) for way in (copies, weights, source, optimized, program, script, export)}
+WAYS |= {
+    way.__name__: Way(way, "") for way in (compiled, trace, exporter, older_exporter)
+}  # torch's, with torch's errors
 WAYS["types"] = Way(types, "not implemented for '(Half|BFloat16)'|Low precision dtypes not supported")
 
 
@@ -241,6 +271,8 @@ def outcome(way: Way, subject: Subject, folder: Path) -> tuple[str, str]:
                         return "wrong", f"form {number} at {sizes}: {said}"
     except Onnx2nnError as error:
         return "refused", str(error)
+    except LateError as error:
+        return "wrong", str(error)
     except Exception as error:  # of any class of torch's and ONNX Runtime's
         text = f"{type(error).__name__}: {error}"
         is_ours = "The sizes of the inputs do not fit" in text  # though a ValueError
@@ -263,7 +295,7 @@ def _said(runner: Runner, run: Run, rtol: float) -> str:
         return f"{len(found)} outputs, not {len(run.wanted)}"
     for place, (ours, imported, wanted) in enumerate(zip(found, run.imported, run.wanted, strict=True)):
         ours = _as_tensor(ours, imported)
-        said = difference(ours, np.asarray(wanted), rtol)
+        said = difference(ours, wanted, rtol)
         if said and not _is_import(ours, imported, rtol):
             return f"output {place}: {said}"
     return ""
@@ -271,6 +303,8 @@ def _said(runner: Runner, run: Run, rtol: float) -> str:
 
 def _as_tensor(found: Any, imported: Any) -> Any:
     """Returns an output of ONNX Runtime, which shows the bits of types that NumPy lacks, as an import gives it."""
+    if isinstance(found, list) and isinstance(imported, list) and len(found) == len(imported):
+        return [_as_tensor(*pair) for pair in zip(found, imported, strict=True)]
     if not isinstance(found, np.ndarray) or found.dtype.kind in "OU":
         return found
     tensor = torch.from_numpy(found.astype(found.dtype.name))
@@ -280,10 +314,13 @@ def _as_tensor(found: Any, imported: Any) -> Any:
 
 def _is_import(ours: Any, imported: Any, rtol: float) -> bool:
     """Returns whether an output is the import's."""
+    if isinstance(imported, list):
+        same = isinstance(ours, list) and len(ours) == len(imported)
+        return same and all(_is_import(*pair, rtol) for pair in zip(ours, imported, strict=True))
     if not isinstance(imported, torch.Tensor):
-        return not difference(ours, np.asarray(imported), rtol)
+        return not difference(ours, imported, rtol)
     imported = imported.detach()
-    if ours.dtype != imported.dtype:
+    if not isinstance(ours, torch.Tensor) or ours.dtype != imported.dtype:
         return False
     if imported.dtype.is_floating_point and imported.dtype not in (torch.float16, torch.float32, torch.float64):
         ours, imported = ours.float(), imported.float()
@@ -298,9 +335,9 @@ def _limit() -> Iterator[None]:
         raise LateError(f"took more than {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, 10)  # again, where what was called forgets an error (in `__del__`)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

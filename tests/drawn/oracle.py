@@ -41,8 +41,22 @@ NO_CALL = (Fail, InvalidArgument, InvalidGraph, NoKernel, RuntimeException, Runt
 _SHOWN = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
 
 
-def difference(found: Any, wanted: np.ndarray, rtol: float) -> str:
-    """Returns how two results differ, empty where they are equal within the rounding of their type."""
+def difference(found: Any, wanted: Any, rtol: float) -> str:
+    """Returns how two results differ, empty where they are equal within the rounding of their type.
+
+    Args:
+        found: what a module gives: a tensor, texts, a list of them for a sequence, None for an empty optional.
+        wanted: the same as ONNX Runtime gives it, with arrays in place of the tensors.
+        rtol: the difference that is rounding, of the largest element.
+    """
+    if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
+        return next(filter(None, (difference(a, b, rtol) for a, b in zip(found, wanted, strict=True))), "")
+    if isinstance(wanted, list) or isinstance(found, list) or wanted is None or found is None:
+        return "" if found is None and wanted is None else f"{found}, not {wanted}"
+    return _apart(found, np.asarray(wanted), rtol)
+
+
+def _apart(found: Any, wanted: np.ndarray, rtol: float) -> str:
     if wanted.dtype.kind in "OU":
         same = np.array_equal(np.asarray(found, object), wanted.astype(object))
         return "" if same else f"{found}, not {wanted.tolist()}"

@@ -565,6 +565,8 @@ def scan(g: Program) -> None:
         attributes["scan_input_axes"] = axes
     if outs and d.flag(3):
         attributes["scan_output_axes"] = [d.int(0, item.array.ndim) for item in outs]
+        if not all(item.array.size for item in outs):
+            raise NoCallError("ONNX Runtime divides by zero, and ends")
     if not outs:
         attributes.pop("scan_output_directions", None)
     g.emit(

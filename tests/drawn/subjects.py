@@ -1,4 +1,4 @@
-"""Drawn models that import right: calls of operators, graphs of patterns, graphs with channels last, and of sizes."""
+"""Drawn models that import right: calls of operators, graphs of patterns, with channels last and of sizes, programs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.drawn.graphs import Graph, NoCallError
 from tests.drawn.operators import CALLS
 from tests.drawn.oracle import NO_CALL, answer, difference
 from tests.drawn.patterns import RULES, drawn
+from tests.drawn.steps import Program
 
 MOST_RUNS, TRIES = 4, 8
 """Sizes of a subject, the drawn ones among them, and how often others are tried."""
 
-CHANNELS_LAST, OF_SIZES = 20, 60
+CHANNELS_LAST, OF_SIZES, PROGRAMS = 20, 60, 200
 """Graphs of these kinds for each seed."""
 
 Feeds = dict[str, np.ndarray]
@@ -47,9 +48,10 @@ class Run:
     wanted: list[Any]
     imported: list[Any]
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Returns copies of the inputs, which a module may write."""
-        return tuple(torch.from_numpy(value.copy()) for value in self.feeds.values())
+    def tensors(self) -> tuple[Any, ...]:
+        """Returns copies of the inputs, which a module may write; texts are arrays."""
+        copies = [value.copy() for value in self.feeds.values()]
+        return tuple(value if value.dtype.kind == "O" else torch.from_numpy(value) for value in copies)
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,34 @@ class Subject:
     runs: list[Run]
     rtol: float
 
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """Returns the inputs of the module, without those that have a default."""
+        return given_inputs(self.model.graph)
+
     def axes(self) -> list[dict[int, str]]:
-        """Returns the open dimensions of each input."""
-        shapes = [info.type.tensor_type.shape.dim for info in self.model.graph.input]
-        return [{axis: dim.dim_param for axis, dim in enumerate(dims) if dim.dim_param} for dims in shapes]
+        """Returns the open dimensions of each input, by axis."""
+        return [
+            {axis: name for axis, name in enumerate(dimensions(info)) if isinstance(name, str)}
+            for info in self.inputs()
+        ]
 
     def __str__(self) -> str:
         return f"{self.name}: {onnx.printer.to_text(self.model)}"
+
+
+def dimensions(info: onnx.ValueInfoProto) -> list[int | str]:
+    """Returns the sizes of an input, names where they are open; one without a name has that of the import."""
+    return [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name}:{axis}"
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+    ]
+
+
+def given_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Returns the inputs of a graph that have no default."""
+    defaults = {tensor.name for tensor in graph.initializer}
+    defaults |= {tensor.values.name for tensor in graph.sparse_initializer}
+    return [info for info in graph.input if info.name not in defaults]
 
 
 def _call(domain: str, op: str, seed: int) -> Model:
@@ -107,18 +130,27 @@ def _of_sizes(part: int, seed: int) -> Model:
     return graph.model, [graph.inputs(point) for point in rng.sample(graph.points, len(graph.points))], 1e-5
 
 
+def _program(part: int, seed: int) -> Model:
+    """Draws a program: with texts among its inputs and outputs, and sequences and optionals among its outputs."""
+    name = f"onward program.{PROGRAMS * seed + part}"
+    program = Program(Draw(random.Random(name)))
+    rng = random.Random(f"{name}, sizes")
+    return program.model(), [program.feeds(), *(program.other_feeds(rng) for _ in range(TRIES))], program.rtol
+
+
 KINDS: dict[str, Callable[[int], Model]] = {
     **{f"{domain}.{op}".lstrip("."): partial(_call, domain, op) for domain, op in sorted(CALLS)},
     **{name: partial(_pattern, name) for name in RULES},
     **{f"channels last-{part}": partial(_channels_last, part) for part in range(CHANNELS_LAST)},
     **{f"sizes-{part}": partial(_of_sizes, part) for part in range(OF_SIZES)},
+    **{f"program-{part}": partial(_program, part) for part in range(PROGRAMS)},
 }
 """What draws a model of a seed, by name."""
 
 
 def outputs(found: Any) -> list[Any]:
-    """Returns what a module gives as a list of its outputs."""
-    return list(found) if isinstance(found, (tuple, list)) else [found]
+    """Returns what a module gives as a list of its outputs; a list is one output, a sequence."""
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def subject(kind: str, seed: int) -> Subject | None:
@@ -160,7 +192,7 @@ def _run(model: onnx.ModelProto, module: torch.fx.GraphModule, feeds: Feeds, rto
     except NO_CALL:
         return ()
     pairs = zip(run.imported, run.wanted, strict=True)
-    return () if any(difference(ours, np.asarray(theirs), rtol) for ours, theirs in pairs) else (run,)
+    return () if any(difference(ours, theirs, rtol) for ours, theirs in pairs) else (run,)
 
 
 def _shapes(feeds: Feeds) -> list[tuple[int, ...]]:

@@ -250,6 +250,8 @@ class _Owners:
                 node.target = target
         if places:
             self.program.find_containers()
+            for node, path in self.scope.items():  # a container that held such a layer alone is none now
+                self.scope[node] = self.clip(path)
 
     def read_weights(self) -> None:
         """Places the reads of weights and constants, one for each container, and call of it, that uses them."""

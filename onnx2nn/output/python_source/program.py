@@ -100,6 +100,8 @@ def _foreign(program: Program, node: fx.Node) -> str:
         row, name = row_of(node), getattr(node.target, "__name__", "")
         if row is None:
             return f"{name} is a function of onnx2nn"
+        if "texts" in node.meta and row.on_shape_values is not None and not row.reads_shape:  # see Row.run
+            return f"{name} runs as a function of onnx2nn, which works on strings"
         try:
             program.inlined.add(row)
         except ForeignError as reason:
