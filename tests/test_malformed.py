@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import AttributeProto, defs, helper, numpy_helper
 
 import onnx2nn
-from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
+from onnx2nn.errors import ModelFileError, Onnx2nnError, OperatorError, UnsupportedModelError
 from onnx2nn.importing import malformed, plan
 from onnx2nn.optable.registry import load_rows
 
@@ -243,8 +245,15 @@ def test_recurrent_weights_of_other_shapes_are_refused(name: str, constant: bool
         if key == "X" and shape == shapes["X"]:
             onnx2nn.load(model)
             continue
-        with pytest.raises(UnsupportedModelError, match=rf"{operator}-\d+ \(1 node: Y\)"):
-            onnx2nn.load(model)
+        try:
+            module = onnx2nn.load(model)
+        except UnsupportedModelError as error:
+            assert re.search(rf"{operator}-\d+ \(1 node: Y\)", str(error)), (key, shape)
+            continue
+        assert key.startswith(("X", "initial")) and not constant, (key, shape)
+        inputs = [torch.full([d.dim_value for d in v.type.tensor_type.shape.dim], 0.1) for v in model.graph.input]
+        with pytest.raises(OperatorError, match="instead of"):
+            module(*inputs)
 
 
 def _recurrent(operator: str, shapes: dict[str, tuple[int, ...]], constant: bool) -> onnx.ModelProto:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx import folding, opaque_calls, size_vectors, weight_folding
@@ -30,7 +28,7 @@ from onnx2nn.importing.node_facts import lays_out_weight, node_name
 from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.importing.walk import Walk
-from onnx2nn.importing.watched_calls import watched
+from onnx2nn.importing.watched_calls import watched_where_known
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.provenance.exporter_metadata import CLASSES, SCOPES
@@ -229,8 +227,7 @@ class TorchBuilder(Builder):
             if row.call == "packed":
                 return opaque_calls.call_of_shapes(self.tracer, row, arguments, attributes)
             self.tracer.guards.open_rank = bool(attributes.get("_open_rank"))
-            known = any(isinstance(value, torch.Tensor) for value in arguments)
-            with watched(self.state.account) if known else contextlib.nullcontext():  # calls on such a tensor alone run
+            with watched_where_known(arguments, self.state.account):
                 result = row.body(self.tracer.F, *arguments, **attributes)
         except ShapeMismatch as error:
             if self.state.strict:

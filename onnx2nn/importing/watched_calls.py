@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,12 @@ def watched(account: Account) -> Watch:
     A call raises `TooLargeError` before it takes more than the limits allow.
     """
     return Watch(account)
+
+
+def watched_where_known(arguments: Sequence[Any], account: Account) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context for a body that is recorded: its calls on tensors that are known run, and count."""
+    known = any(isinstance(argument, torch.Tensor) for argument in arguments)
+    return watched(account) if known else contextlib.nullcontext()
 
 
 class Watch(TorchDispatchMode):

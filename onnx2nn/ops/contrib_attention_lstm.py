@@ -62,7 +62,7 @@ def attn_lstm(
         raise OperatorError("QW, MW, V and M are needed: ONNX Runtime has no attention without one of them.")
     s = settings(direction, activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha, activation_beta, clip, 0)
     depth = M.shape[-1] if AW is None else AW.shape[-1]
-    check_shapes(s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P, beside_x=depth)
+    check_shapes(F, s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P, beside_x=depth)
     hidden, features = R.shape[-1], X.shape[-1]
     of_input, of_state = linear_maps(F, W[:, :, :features], summed(B)), state_maps(F, R)
     of_attention = state_maps(F, W[:, :, features:])

@@ -446,7 +446,7 @@ def dynamic_quantize_lstm(
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
     of_x, of_h = ((shape[0], *reversed(shape[1:])) for shape in (W.shape, R.shape))
-    check_shapes(s, 4, X, of_x, of_h, B, [initial_h, initial_c], P)
+    check_shapes(F, s, 4, X, of_x, of_h, B, [initial_h, initial_c], P)
     if sequence_lens is not None:
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)

@@ -187,6 +187,7 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
 
 
 def check_shapes(
+    F: Any,
     s: _Settings,
     gates: int,
     X: Any,
@@ -200,7 +201,11 @@ def check_shapes(
 ) -> None:
     """Requires the shapes that the standard gives: torch broadcasts others, or reads beyond them.
 
+    Of a sequence and states without values an import compares the shapes: its error depends on whether they are those
+    of a branch that never runs.
+
     Args:
+        F: the framework's namespace of tensor functions.
         s: the attributes.
         gates: the number of gates.
         X: the sequence.
@@ -214,25 +219,29 @@ def check_shapes(
     Raises:
         OperatorError: an input has another shape.
     """
-    ways, hidden, batch = len(s.directions), R[-1], X.shape[0 if s.batch_first else 1]
-    directions, values, sequences = ("directions", ways), ("hidden values", hidden), ("sequences", batch)
-    rows, both = ("rows of gates", gates * hidden), ("values of gates", 2 * gates * hidden)
-    of_state = (sequences, directions, values) if s.batch_first else (directions, sequences, values)
-    wanted: list[tuple[str, Any, Sequence[tuple[str, Any]]]] = [
-        ("X", X.shape, ()),
-        ("W", W, (directions, rows, ("features", X.shape[-1] + beside_x))),
-        ("R", R, (directions, rows, values)),
-        ("B", getattr(B, "shape", None), (directions, both)),
-        ("P", getattr(P, "shape", None), (directions, ("peepholes", 3 * hidden))),
-        *(("an initial state", getattr(state, "shape", None), of_state) for state in states),
-    ]
-    for name, shape, sizes in wanted:
-        rank = len(sizes) or 3
-        if shape is not None and len(shape) != rank:
-            raise OperatorError(f"{name} has {len(shape)} dimensions where the operator takes {rank}.")
-    for name, shape, sizes in wanted:
-        for size, (kind, right) in zip(shape or (), sizes, strict=False):
-            demand(size == right, f"{name} has {size} {kind} instead of {right}")
+    ways, hidden = len(s.directions), R[-1]
+    directions, values, rows = ("directions", ways), ("hidden values", hidden), ("rows of gates", gates * hidden)
+    _check_shape("W", W, [directions, rows, ("features", W[-1])])
+    _check_shape("R", R, [directions, rows, values])
+    _check_shape("B", getattr(B, "shape", None), [directions, ("values of gates", 2 * gates * hidden)])
+    _check_shape("P", getattr(P, "shape", None), [directions, ("peepholes", 3 * hidden)])
+    if not has_values(F, X, *states):
+        return
+    _check_shape("X", X.shape, [*(("", size) for size in X.shape[:2]), ("features", W[-1] - beside_x)])
+    sequences = ("sequences", X.shape[0 if s.batch_first else 1])
+    for state in states:
+        shape = [sequences, directions, values] if s.batch_first else [directions, sequences, values]
+        _check_shape("an initial state", getattr(state, "shape", None), shape)
+
+
+def _check_shape(name: str, shape: Sequence[Any] | None, wanted: Sequence[tuple[str, Any]]) -> None:
+    """Refuses a shape of other sizes than the wanted ones, each with its name in the plural."""
+    if shape is None:
+        return
+    if len(shape) != len(wanted):
+        raise OperatorError(f"{name} has {len(shape)} dimensions where the operator takes {len(wanted)}.")
+    for size, (kind, right) in zip(shape, wanted, strict=True):
+        demand(size == right, f"{name} has {size} {kind} instead of {right}")
 
 
 def _layer(
@@ -432,7 +441,7 @@ def rnn(
 ) -> Any:
     """Source: ONNX RNN-22."""
     s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
-    check_shapes(s, 1, X, W.shape, R.shape, B, [initial_h])
+    check_shapes(F, s, 1, X, W.shape, R.shape, B, [initial_h])
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if plain is not None and s.clip is None and layered:
@@ -468,7 +477,7 @@ def gru(
 ) -> Any:
     """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
-    check_shapes(s, 3, X, W.shape, R.shape, B, [initial_h])
+    check_shapes(F, s, 3, X, W.shape, R.shape, B, [initial_h])
     usual = s.is_plain(("Sigmoid", "Tanh"))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
@@ -524,7 +533,7 @@ def lstm(
     """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c, reordered. `input_forget`: f is 1 - i. Source: ONNX LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
-    check_shapes(s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P)
+    check_shapes(F, s, 4, X, W.shape, R.shape, B, [initial_h, initial_c], P)
     usual = s.is_plain(default) and P is None and not input_forget
     states = [initial_h, initial_c]
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
