@@ -233,8 +233,7 @@ class TorchBuilder(Builder):
             if self.state.strict:
                 self._conflict(node, error)
             raise
-        if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
-            result.elements = size_vectors.known_elements(row, inputs, attributes, result.shape[0])
+        size_vectors.note_elements(result, row, inputs, attributes)
         return result
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:

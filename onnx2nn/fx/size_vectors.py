@@ -43,7 +43,13 @@ def is_vector(value: Tensor) -> bool:
     return shape is not None and len(shape) == 1 and value.spec.dtype in _DTYPES
 
 
-def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], length: Any) -> tuple[Any, ...]:
+def note_elements(result: Any, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> None:
+    """Notes the known numbers in a node's result, where it is a vector that may hold sizes or scale factors."""
+    if row.on_shape_values is not None and type(result) is Tensor and is_vector(result):
+        result.elements = _known_elements(row, inputs, attributes, result.shape[0])
+
+
+def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], length: Any) -> tuple[Any, ...]:
     """Returns the known numbers in a node's result, a vector, with None for data-dependent ones.
 
     Args:
