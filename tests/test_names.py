@@ -696,3 +696,41 @@ def test_layers_of_paddle_have_its_names() -> None:
     module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8))
     norm = {f"batch_norm2d_0.{name}" for name in nn.BatchNorm2d(4).state_dict()}
     assert set(module.state_dict()) == {"conv2d_0.weight"} | norm
+
+
+class _PartOfTable(nn.Module):
+    """Attention in a window that may be smaller than the table of relative positions is made for (monai's Swin)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.relative_position_bias_table = nn.Parameter(torch.randn(9, 2))
+        self.register_buffer("relative_position_index", torch.arange(36).reshape(6, 6) % 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        index = self.relative_position_index[: self.size, : self.size].reshape(-1)
+        return x + self.relative_position_bias_table[index].reshape(self.size, self.size, -1).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("sizes", [(6, 4), (4, 6)])
+def test_a_part_of_a_table_of_integers_leaves_the_whole_in_the_state(sizes: tuple[int, int], tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stages = nn.ModuleList(map(_PartOfTable, sizes))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.stages[0](x), self.stages[1](y)
+
+    both, inputs = Both().eval(), tuple(torch.randn(2, size, size) for size in sizes)
+    path = str(tmp_path / "model.onnx")
+    torch.onnx.export(both, inputs, path, dynamo=False, do_constant_folding=False)
+    module = onnx2nn.load(path)
+    assert {key: value.shape for key, value in module.state_dict().items()} == {
+        key: value.shape for key, value in both.state_dict().items()
+    }
+    for weight in both.parameters():
+        weight.data.mul_(3)
+    module.load_state_dict(both.state_dict(), strict=True)
+    for ours, theirs in zip(module(*inputs), both(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -25,12 +25,23 @@ def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> b
 
 
 def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:
-    """Returns whether `folded` is computed from `weights` and is no other layout of one of them."""
-    if not weights or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
+    """Returns whether `folded` is computed from `weights` and is no other layout of one of them.
+
+    Integers are those of tables, which have several dimensions; of vectors, shapes are computed.
+    """
+    if not isinstance(folded, torch.Tensor):
+        return False
+    floats = folded.is_floating_point()
+    alike = [weight for weight in weights if isinstance(weight, torch.Tensor) and _is_weight(weight, floats)]
+    if not (weights if floats else alike):
         return False
     memory = memory_of(folded)
-    floats = (weight for weight in weights if isinstance(weight, torch.Tensor) and weight.is_floating_point())
-    return all(memory_of(weight) != memory or weight.numel() != folded.numel() for weight in floats)
+    return all(memory_of(weight) != memory or weight.numel() != folded.numel() for weight in alike)
+
+
+def _is_weight(tensor: torch.Tensor, floats: bool) -> bool:
+    """Returns whether a tensor is a weight of floats, or a table of integers."""
+    return tensor.is_floating_point() if floats else tensor.dtype in (torch.int32, torch.int64) and tensor.ndim > 1
 
 
 def tensors_at_run_time(row: Row, inputs: Sequence[Any], read: Callable[[Constant], Any]) -> list[Any]:
