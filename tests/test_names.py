@@ -734,3 +734,24 @@ def test_a_part_of_a_table_of_integers_leaves_the_whole_in_the_state(sizes: tupl
     module.load_state_dict(both.state_dict(), strict=True)
     for ours, theirs in zip(module(*inputs), both(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_part_of_a_vector_of_integers_has_no_key_of_the_authors(tmp_path: Path) -> None:
+    """Its size is another: under the author's key, no state_dict of the author's would be loaded."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("positions", torch.arange(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) + self.positions[1:5]
+
+    model, x = nn.Sequential(Positions()).eval(), torch.randn(2, 4)
+    path = str(tmp_path / "model.onnx")
+    torch.onnx.export(model, (x,), path, dynamo=False, do_constant_folding=False)
+    module = onnx2nn.load(path)
+    missing, unexpected = module.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and unexpected == ["0.positions"]
+    torch.testing.assert_close(module(x), model(x))

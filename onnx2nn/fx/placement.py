@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -73,6 +74,10 @@ class NamedPlacement:
     def constant(self, tensor: torch.Tensor) -> ConstantName:
         """Returns the path and kind of a constant."""
         origin = self.origins.find(tensor)
+        if origin is not None and self.author is not None and origin.name in self.author.names:
+            stored = self.weights.get(origin.name)
+            if stored is not None and math.prod(stored.shape) != tensor.numel():
+                origin = None  # a part of a weight is not what the author's key stands for
         name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
         if name.own and origin is not None:
             return name._replace(steps=self._steps(origin.name), outer=self.outer)
