@@ -69,6 +69,7 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
         else:
             arrays.append(None if value is None else value.array)
     dtypes = [None if v is None else v.dtype if isinstance(v, ShapeValues) else v.numpy().dtype for v in inputs]
+    guards.integers.check(row, [value for value in inputs if isinstance(value, ShapeValues)])
     result = evaluate(row, arrays, dtypes, attributes)
     for values in result if isinstance(result, tuple) else (result,):
         if values.dtype.name in DIGITS or (values.dtype.kind in "iu" and values.dtype.itemsize < 8):

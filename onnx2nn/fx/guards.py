@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn import functional
+from onnx2nn.fx.integer_range import IntegerRange
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, is_zero, negation
@@ -89,6 +90,7 @@ class Guards(Sizes):
         found: the guards that the program checks before it computes anything, beside `limits`.
         limits: the dimensions that are limited because float arithmetic must be exact, and the guards.
         later: the guards that inner programs check, or this one where data decide a size.
+        integers: the numbers that int64 surely holds.
         chosen: the conditions for which the structure of the program was chosen, and their truths.
     """
 
@@ -99,6 +101,7 @@ class Guards(Sizes):
         self.limits: dict[Symbol, Guard] = {}
         self.later: list[Guard] = []
         self._outer = outer
+        self.integers: IntegerRange = IntegerRange(self, None if outer is None else outer.integers)
         self.chosen: list[tuple[Condition, bool]] = [] if outer is None else outer.chosen
         self._choices = choices
 

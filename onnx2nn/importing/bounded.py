@@ -17,6 +17,9 @@ from onnx2nn.ground.limits import Account
 from onnx2nn.importing.upper_bounds import SMALL, upper_bound
 from onnx2nn.optable.row import Row
 
+_SECONDS_PER_NUMBER = 4e-6
+"""What a body takes for a number that it reads itself, outside of torch's kernels."""
+
 
 def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], account: Account) -> Any:
     """Returns the result of `row` for constants, as `Row.run` does.
@@ -39,6 +42,11 @@ def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], 
         return _counted(row.run(F, *arguments, **attributes), account)
     if upper_bound((*arguments, *attributes.values())) <= SMALL:
         return row.run(F, *arguments, **attributes)
+    if row.call == "opaque":
+        read = sum(math.prod(size or 1 for size in getattr(argument, "shape", (0,))) for argument in arguments)
+        account.take_seconds(
+            read * _SECONDS_PER_NUMBER, "With the numbers that a node reads one by one, constants take"
+        )
     _check_declared(row, F, arguments, attributes, account)
     if getattr(F, "__name__", "") != "torch":
         return _counted(row.run(F, *arguments, **attributes), account)

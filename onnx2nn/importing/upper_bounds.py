@@ -26,7 +26,13 @@ def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
         elif (shape := getattr(value, "shape", None)) is not None:
             count = math.prod(shape) or math.prod(size or 1 for size in shape)  # a sum over no elements has results
             bound *= 1 + count
-            if count == 1 and 0 not in shape and bound <= SMALL and hasattr(value, "item"):
+            if (
+                count == 1
+                and 0 not in shape
+                and bound <= SMALL
+                and hasattr(value, "item")
+                and not getattr(value, "is_meta", False)
+            ):
                 number = value.item()  # it may be a number of elements
                 bound *= 1 + abs(number) if isinstance(number, (int, float)) else 1
         if not bound <= SMALL:

@@ -157,7 +157,7 @@ def _values_of_clip(input: Any, min: Any = None, max: Any = None) -> Any:
     return input if max is None else binary(smaller)(input, max)
 
 
-@op("Clip", 11, numbers=("min", "max"), on_shape_values=_values_of_clip, traits=UNARY)
+@op("Clip", 11, numbers=("min", "max"), on_shape_values=_values_of_clip, traits=UNARY | {"magnitude"})
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     """Where `min` exceeds `max` every element becomes `max`, in torch too. Without a bound infinity stays.
 
@@ -189,12 +189,12 @@ def _bound(F: Any, bound: Any, none: float) -> Any:
     return None if isinstance(bound, float) and math.isnan(bound) else bound
 
 
-@op("Clip", 6, traits=UNARY)
+@op("Clip", 6, traits=UNARY | {"magnitude"})
 def clip_6(F: Any, input: Any, *, min: float = -_FLOAT32_MAX, max: float = _FLOAT32_MAX) -> Any:
     return _clamp(F, input, min, max)
 
 
-@op("Clip", 1, traits=UNARY)
+@op("Clip", 1, traits=UNARY | {"magnitude"})
 def clip_1(F: Any, input: Any, *, max: float | None = None, min: float | None = None) -> Any:
     return _clamp(F, input, min, max)
 

@@ -216,7 +216,7 @@ def mul(F: Any, A: Any, B: Any) -> Any:
     return A * B
 
 
-@op("Div", 7, on_shape_values=_by_type(operator.truediv, truncated_quotient), traits=BINARY)
+@op("Div", 7, on_shape_values=_by_type(operator.truediv, truncated_quotient), traits=BINARY | {"magnitude"})
 def div(F: Any, A: Any, B: Any) -> Any:
     """A quotient of integers is rounded towards zero."""
     if A.dtype == F.uint64:
@@ -226,7 +226,7 @@ def div(F: Any, A: Any, B: Any) -> Any:
     return widened(lambda F, A, B: F.div(A, B, rounding_mode="trunc"))(F, A, B)
 
 
-@op("Mod", 10, on_shape_values=_values_of_mod, traits=BINARY)
+@op("Mod", 10, on_shape_values=_values_of_mod, traits=BINARY | {"magnitude"})
 def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
     """The result has the sign of the divisor with `fmod=0`, the sign of the dividend with `fmod=1`."""
     if A.dtype == F.uint64:
@@ -239,7 +239,7 @@ for _name, _body in (("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div)):
     op(_name, 1, traits=TABLE.row_of(_body).traits)(legacy_broadcast(_body))
 
 
-@op("Pow", 7, on_shape_values=_values_of_pow, traits=BINARY)
+@op("Pow", 7, on_shape_values=_values_of_pow, traits=BINARY | {"magnitude"})
 def pow(F: Any, X: Any, Y: Any) -> Any:
     """The result has the base's type: an integer base to a float exponent is computed in float64 and truncated."""
     if X.dtype == Y.dtype:
@@ -255,7 +255,7 @@ def _integer_power(F: Any, X: Any, Y: Any) -> Any:
     return F.pow(X.to(F.int64), Y.to(F.int64)).to(X.dtype)
 
 
-@op("Pow", 1, traits=BINARY)
+@op("Pow", 1, traits=BINARY | {"magnitude"})
 def pow_1(F: Any, X: Any, Y: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
     """The exponent is aligned with the base's dimensions from `axis` on."""
     return legacy_broadcast(pow)(F, X, Y, axis=axis, broadcast=broadcast)
@@ -267,7 +267,7 @@ def neg(F: Any, X: Any) -> Any:
     return -X
 
 
-@op("Abs", 1, on_shape_values=unary(abs), traits=UNARY)
+@op("Abs", 1, on_shape_values=unary(abs), traits=UNARY | {"magnitude"})
 def abs_(F: Any, X: Any) -> Any:
     return X if X.dtype in (F.uint8, F.uint16, F.uint32, F.uint64) else F.abs(X)
 
@@ -348,14 +348,22 @@ def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
     return ordered(_fold(lambda F, a, b: function(a, b)))(F, *data_0)
 
 
-@op("Max", 1, on_shape_values=lambda *data_0: functools.reduce(binary(larger), data_0), traits=BINARY | {"commutative"})
+@op(
+    "Max",
+    1,
+    on_shape_values=lambda *data_0: functools.reduce(binary(larger), data_0),
+    traits=BINARY | {"commutative", "magnitude"},
+)
 def max(F: Any, *data_0: Any) -> Any:
     """NaN propagates."""
     return _extreme(F, F.maximum, data_0)
 
 
 @op(
-    "Min", 1, on_shape_values=lambda *data_0: functools.reduce(binary(smaller), data_0), traits=BINARY | {"commutative"}
+    "Min",
+    1,
+    on_shape_values=lambda *data_0: functools.reduce(binary(smaller), data_0),
+    traits=BINARY | {"commutative", "magnitude"},
 )
 def min(F: Any, *data_0: Any) -> Any:
     """NaN propagates."""

@@ -366,7 +366,9 @@ def _results_of_non_zero(F: Any, X: Any) -> Any:
     return [((max(X.ndim, 1), Counted("found", math.prod(X.shape))), F.int64)]
 
 
-@op("NonZero", 9, call="opaque", on_shape_values=_values_of_non_zero, results=_results_of_non_zero)
+@op(
+    "NonZero", 9, call="opaque", on_shape_values=_values_of_non_zero, results=_results_of_non_zero, traits=["magnitude"]
+)
 def non_zero(F: Any, X: Any) -> Any:
     """A scalar counts as a vector of one element, as in ONNX Runtime."""
     X = X.reshape(1) if X.ndim == 0 else X
@@ -428,7 +430,7 @@ def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> An
     return [(sizes, X.dtype), (sizes, F.int64)]
 
 
-@op("TopK", 11, static=["K"], on_shape_values=_values_of_top_k, results=_results_of_top_k)
+@op("TopK", 11, static=["K"], on_shape_values=_values_of_top_k, results=_results_of_top_k, traits=["magnitude"])
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Any, ...]:
     """Of equal values, the lower index comes first, which torch's topk does not guarantee."""
     count = scalar(K)
@@ -491,7 +493,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
     return [(values, X.dtype), ([kept], F.int64), ([length], F.int64), ([kept], F.int64)]
 
 
-@op("Unique", 11, call="opaque", on_shape_values=_values_of_unique, results=_results_of_unique)
+@op("Unique", 11, call="opaque", on_shape_values=_values_of_unique, results=_results_of_unique, traits=["magnitude"])
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)

@@ -36,37 +36,37 @@ def xor(F: Any, A: Any, B: Any) -> Any:
     "Not",
     1,
     on_shape_values=unary(lambda x: (not x) if isinstance(x, bool) else x == False),  # noqa: E712
-    traits=UNARY | {"logical"},
+    traits=UNARY | {"logical", "magnitude"},
 )
 def not_(F: Any, X: Any) -> Any:
     return F.logical_not(X)
 
 
-@op("Equal", 7, on_shape_values=_values_of_equal, traits=BINARY | {"commutative"})
+@op("Equal", 7, on_shape_values=_values_of_equal, traits=BINARY | {"commutative", "magnitude"})
 @ordered
 def equal(F: Any, A: Any, B: Any) -> Any:
     return A == B
 
 
-@op("Less", 7, on_shape_values=binary(lambda a, b: a < b), traits=BINARY)
+@op("Less", 7, on_shape_values=binary(lambda a, b: a < b), traits=BINARY | {"magnitude"})
 @ordered
 def less(F: Any, A: Any, B: Any) -> Any:
     return A < B
 
 
-@op("Greater", 7, on_shape_values=binary(lambda a, b: a > b), traits=BINARY)
+@op("Greater", 7, on_shape_values=binary(lambda a, b: a > b), traits=BINARY | {"magnitude"})
 @ordered
 def greater(F: Any, A: Any, B: Any) -> Any:
     return A > B
 
 
-@op("LessOrEqual", 12, on_shape_values=binary(lambda a, b: a <= b), traits=BINARY)
+@op("LessOrEqual", 12, on_shape_values=binary(lambda a, b: a <= b), traits=BINARY | {"magnitude"})
 @ordered
 def less_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A <= B
 
 
-@op("GreaterOrEqual", 12, on_shape_values=binary(lambda a, b: a >= b), traits=BINARY)
+@op("GreaterOrEqual", 12, on_shape_values=binary(lambda a, b: a >= b), traits=BINARY | {"magnitude"})
 @ordered
 def greater_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A >= B

@@ -140,6 +140,7 @@ def _add_rows(operator: str, function: Function) -> None:
     moved = 13 if operator == "ReduceSum" else 18
 
     traits: list[Trait] = ["reduction", "value_preserving"] if operator in _CHOOSING else ["reduction"]
+    traits += ["magnitude"] if operator not in ("ReduceSum", "ReduceProd") else []
 
     @op(operator, moved, static=["axes"], on_shape_values=_evaluation(operator), traits=traits)
     def newest(F: Any, data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:

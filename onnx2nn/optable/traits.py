@@ -17,6 +17,7 @@ Trait = Literal[
     "layout_only",
     "logical",
     "loops_over_time",
+    "magnitude",
     "matrix_product",
     "recurrent",
     "reduction",
@@ -34,6 +35,7 @@ Trait = Literal[
 - `layout_only`: the output has the elements of the first input in their order, in another shape.
 - `logical`: its inputs are truth values.
 - `loops_over_time`: its body is a loop over a sequence, of which a program of machine code has one of its own.
+- `magnitude`: its result depends on the magnitudes of integers, not on their values modulo 2**64 alone.
 - `matrix_product`: it multiplies by a matrix of weights.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.

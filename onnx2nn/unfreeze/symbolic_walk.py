@@ -168,6 +168,7 @@ class SymbolicBuilder(Builder):
             return None
         if row.reads_shape and isinstance(inputs[0], Sized):
             first = self.tracer.tensor(inputs[0].spec)
+            self.tracer.guards.integers.note(inputs[0].spec.shape or ())
             return self._kept(ShapeValues(np.asarray(row.on_shape_values(first, **attributes), object), _INT64))
         kinds = set(map(type, values))
         if ShapeValues not in kinds or not kinds <= {ShapeValues, Constant, type(None)}:
