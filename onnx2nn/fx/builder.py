@@ -177,8 +177,7 @@ class TorchBuilder(Builder):
             return None
         first = inputs[0]
         if row.reads_shape and isinstance(first, Tensor) and first.spec.shape is not None:
-            self.tracer.guards.integers.note(first.spec.shape)
-            return ShapeValues(np.asarray(row.on_shape_values(first, **attributes), dtype=object), np.dtype(np.int64))
+            return folding.read_shape(row, first, attributes, self.tracer.guards)
         if ShapeValues not in set(map(type, inputs)):
             return None
         if not all(isinstance(value, ShapeValues) or is_constant(value) for value in inputs):

@@ -14,6 +14,7 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.ratio import Ratio
+from onnx2nn.fx.tensor import Tensor
 from onnx2nn.ground.limits import Account
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing import bounded
@@ -52,6 +53,13 @@ def fold(
     if weight is not None:
         origins.note_computed(result if isinstance(result, (tuple, list)) else (result,), weight)
     return result
+
+
+def read_shape(row: Row, tensor: Tensor, attributes: dict[str, Any], guards: Guards) -> ShapeValues:
+    """Returns the result of `row`, which reads the shape of a tensor alone."""
+    assert row.on_shape_values is not None
+    guards.integers.note(tensor.spec.shape or ())
+    return ShapeValues(np.asarray(row.on_shape_values(tensor, **attributes), dtype=object), np.dtype(np.int64))
 
 
 def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], guards: Guards) -> Any:

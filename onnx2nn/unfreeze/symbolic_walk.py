@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -34,8 +33,6 @@ from onnx2nn.sizes.expression import Number, Size
 from onnx2nn.unfreeze.shape_tracer import ShapeTracer
 from onnx2nn.unfreeze.sized_values import MAX_ELEMENTS, Sized
 from onnx2nn.unfreeze.substitutions import Substitution
-
-_INT64 = np.dtype(np.int64)
 
 Substituted = dict[int, Substitution]
 """The substitutions for a node's inputs, by position."""
@@ -168,8 +165,7 @@ class SymbolicBuilder(Builder):
             return None
         if row.reads_shape and isinstance(inputs[0], Sized):
             first = self.tracer.tensor(inputs[0].spec)
-            self.tracer.guards.integers.note(inputs[0].spec.shape or ())
-            return self._kept(ShapeValues(np.asarray(row.on_shape_values(first, **attributes), object), _INT64))
+            return self._kept(folding.read_shape(row, first, attributes, self.tracer.guards))
         kinds = set(map(type, values))
         if ShapeValues not in kinds or not kinds <= {ShapeValues, Constant, type(None)}:
             return None
