@@ -77,6 +77,7 @@ def _constant(case: SuiteCase) -> onnx.ModelProto | None:
 
 _LOADING = """
 import json, sys, onnx2nn
+onnx2nn.load  # imports onnx_ir without sympy
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.importing import watched_calls
 watched_calls.SMALL = -1
