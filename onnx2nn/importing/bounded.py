@@ -42,7 +42,7 @@ def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], 
         return _counted(row.run(F, *arguments, **attributes), account)
     if upper_bound((*arguments, *attributes.values())) <= SMALL:
         return row.run(F, *arguments, **attributes)
-    if row.call == "opaque":
+    if "number_by_number" in row.traits:
         read = sum(math.prod(size or 1 for size in getattr(argument, "shape", (0,))) for argument in arguments)
         account.take_seconds(
             read * _SECONDS_PER_NUMBER, "With the numbers that a node reads one by one, constants take"

@@ -591,7 +591,14 @@ def _results_of_suppression(F: Any, boxes: Any, scores: Any, *limits: Any, cente
     return [(["selected", 3], F.int64)]
 
 
-@op("NonMaxSuppression", 10, call="opaque", results=_results_of_suppression, custom_op=True)
+@op(
+    "NonMaxSuppression",
+    10,
+    call="opaque",
+    results=_results_of_suppression,
+    custom_op=True,
+    traits=["number_by_number"],
+)
 def non_max_suppression(
     F: Any,
     boxes: Any,

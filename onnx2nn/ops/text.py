@@ -143,7 +143,7 @@ def _results_of_vectorizer(F: Any, X: Any, *, ngram_indexes: Sequence[int], **ot
     return [([*X.shape[:-1], max(ngram_indexes, default=-1) + 1], F.float32)]
 
 
-@op("TfIdfVectorizer", 9, call="opaque", results=_results_of_vectorizer)
+@op("TfIdfVectorizer", 9, call="opaque", results=_results_of_vectorizer, traits=["number_by_number"])
 def tf_idf_vectorizer(
     F: Any,
     X: Any,

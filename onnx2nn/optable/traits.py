@@ -19,6 +19,7 @@ Trait = Literal[
     "loops_over_time",
     "magnitude",
     "matrix_product",
+    "number_by_number",
     "recurrent",
     "reduction",
     "takes_apart",
@@ -37,6 +38,7 @@ Trait = Literal[
 - `loops_over_time`: its body is a loop over a sequence, of which a program of machine code has one of its own.
 - `magnitude`: its result depends on the magnitudes of integers, not on their values modulo 2**64 alone.
 - `matrix_product`: it multiplies by a matrix of weights.
+- `number_by_number`: its body reads its inputs outside of the framework's kernels.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.
