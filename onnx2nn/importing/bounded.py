@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ground.limits import Account
-from onnx2nn.importing.upper_bounds import SMALL, upper_bound
+from onnx2nn.importing.upper_bounds import SMALL, reach, upper_bound
 from onnx2nn.optable.row import Row
 
 _SECONDS_PER_NUMBER = 4e-6
@@ -43,7 +43,7 @@ def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], 
     if upper_bound((*arguments, *attributes.values())) <= SMALL:
         return row.run(F, *arguments, **attributes)
     if "number_by_number" in row.traits:
-        read = sum(math.prod(size or 1 for size in getattr(argument, "shape", (0,))) for argument in arguments)
+        read = sum(reach(getattr(argument, "shape", (0,))) for argument in arguments)
         account.take_seconds(
             read * _SECONDS_PER_NUMBER, "With the numbers that a node reads one by one, constants take"
         )

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from onnx2nn.importing.upper_bounds import reach
+
 PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "_int_mm": 0}
 """Products of matrices, and the position of their first factor."""
 
@@ -83,18 +85,13 @@ def elements_made(function: Any, args: Sequence[Any], kwargs: Any) -> int:
         left, right = tensors[PRODUCTS[name]], tensors[PRODUCTS[name] + 1]
         return math.prod(left.shape[:-1]) * (right.shape[-1] if right.ndim > 1 else 1)
     if form.reduces:
-        return form.results * _rows(tensors[0])
+        return form.results * reach(tensors[0].shape)
     if name in _NOT_LARGER:
-        return form.results * max(map(_rows, tensors))
+        return form.results * max(reach(tensor.shape) for tensor in tensors)
     if name in ("cat", "stack"):
         return sum(tensor.numel() for tensor in tensors)
     made = _MADE.get(name)
     return _on_meta(function, args, kwargs) if made is None else made(*args)
-
-
-def _rows(x: torch.Tensor) -> int:
-    """Returns the elements of a tensor, or of one without elements those of a sum over it and of a sort's memory."""
-    return x.numel() or math.prod(size or 1 for size in x.shape)
 
 
 def _broadcast(shapes: Iterable[Sequence[int]]) -> int:

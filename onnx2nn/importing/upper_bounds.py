@@ -12,6 +12,12 @@ SMALL = 1 << 18
 """An upper bound of a call's elements and multiplications below which it is run without an estimate."""
 
 
+def reach(shape: Iterable[int]) -> int:
+    """Returns the elements of a tensor, or of one without elements those of a sum over it and of a sort's memory."""
+    sizes = tuple(shape)
+    return math.prod(sizes) or math.prod(size or 1 for size in sizes)
+
+
 def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
     """Returns an upper bound of the elements that a call on `values` can make, and of those that it multiplies."""
     bound = 1.0
@@ -24,7 +30,7 @@ def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
         elif kind is ir.TypeAndShape:  # of Optional: its dimensions may have names
             continue
         elif (shape := getattr(value, "shape", None)) is not None:
-            count = math.prod(shape) or math.prod(size or 1 for size in shape)  # a sum over no elements has results
+            count = reach(shape)
             bound *= 1 + count
             if (
                 count == 1
