@@ -230,7 +230,7 @@ def _times(one: Interval, other: Interval) -> Interval:
             else:
                 lows.append(a * b)
     low, high = min(lows), max(lows)
-    return (None if low < -_LARGEST_BOUND else low, None if high > _LARGEST_BOUND else high)  # type: ignore[return-value]  # ints, for the infinities are gone
+    return None if low < -_LARGEST_BOUND else int(low), None if high > _LARGEST_BOUND else int(high)
 
 
 def add(a: Number, b: Number) -> Number:
