@@ -197,6 +197,20 @@ def _ramp(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 FOUND = {
+    "an axis that is squeezed by none": (
+        "(float[2,1,3] x, int64[n] axes) => (float[a,b] y) { y = Squeeze(x, axes) }",
+        [_ramp(2, 1, 3), np.zeros(0, np.int64)],
+    ),
+    "no axis of the file that is squeezed": (
+        "(float[2,1,n] x) => (float[a,b] y) <int64[0] axes = {}> { y = Squeeze(x, axes) }",
+        [_ramp(2, 1, 3)],
+    ),
+    "a mask of other numbers than 0 and 1": (
+        "(int32[2,3] i, int32[2,3] m) => (float[2,3,4] y, int32[2] n) <float[9,4] w = {"
+        + ", ".join(str(i * 7 % 11) for i in range(36))
+        + "}, float[4] g = {1, 2, 3, 4}> { y, n = com.microsoft.EmbedLayerNormalization(i, , w, w, , g, g, m) }",
+        [_ramp(2, 3, dtype=np.int32) % 9, np.array([[1, -2, 3], [1, 1, 0]], np.int32)],
+    ),
     "indices of a pool with pads at its end alone": (
         "(float[1,2,4,5] x) => (float[a,b,c,d] y, int64[a,b,c,d] i) {"
         " y, i = MaxPool <kernel_shape = [2, 2], pads = [0, 0, 1, 1]> (x) }",
@@ -283,7 +297,7 @@ FOUND = {
 
 @pytest.mark.parametrize("graph, values", FOUND.values(), ids=FOUND)
 def test_what_was_found(graph: str, values: list[np.ndarray]) -> None:
-    imports = '["" : 18, "ai.onnx.ml" : 3, "local" : 1]'
+    imports = '["" : 18, "ai.onnx.ml" : 3, "com.microsoft" : 1, "local" : 1]'
     model = parser.parse_model(f"<ir_version: 10, opset_import: {imports}> found {graph}")
     feeds = dict(zip([info.name for info in model.graph.input], values, strict=True))
     found = onnx2nn.load(model)(*(torch.from_numpy(np.array(value)) for value in values))

@@ -271,3 +271,27 @@ def _recurrent(operator: str, shapes: dict[str, tuple[int, ...]], constant: bool
         [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in given],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+
+
+COUNTED = {
+    "pads of half an axis": ("y = Pad(x, p)", [1, 1, 1], "pads has 3 numbers; two for each of 2 axes are 4"),
+    "pads of an axis too many": ("y = Pad(x, p)", [1, 1, 1, 1, 1, 1], "pads has 6 numbers; two for each of 2 axes"),
+    "pads of an axis that is not there": ("a = Constant <value_ints = [2]> () y = Pad(x, p, , a)", [1, 1], "axis 2 is"),
+    "repeats of one axis": ("y = Tile(x, p)", [2], "repeats has 1 numbers for an input of 2 dimensions"),
+    "starts of three axes": ("y = Slice(x, p, p)", [0, 0, 0], "axis 2 is none of a tensor of 2 dimensions"),
+    "fewer ends": ("e = Constant <value_ints = [1]> () y = Slice(x, p, e)", [0, 0], "starts has 2 numbers, ends has 1"),
+}
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["in the file", "in the call"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_as_many_numbers_as_axes(name: str, constant: bool) -> None:
+    nodes, numbers, message = COUNTED[name]
+    given = f"<int64[{len(numbers)}] p = {{{', '.join(map(str, numbers))}}}>" if constant else ""
+    inputs = "float[2,3] x" if constant else "float[2,3] x, int64[n] p"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> g ({inputs}) => (float[a,b] y) {given} {{ {nodes} }}'
+    )
+    values = [torch.zeros(2, 3)] if constant else [torch.zeros(2, 3), torch.tensor(numbers)]
+    with pytest.raises((OperatorError, UnsupportedModelError), match=message):
+        onnx2nn.load(model)(*values)

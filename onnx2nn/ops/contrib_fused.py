@@ -324,7 +324,7 @@ def embed_layer_normalization(
 ) -> Any:
     """The sum of word, position and segment embeddings, normalised; positions count from 0 by default.
 
-    The second output, (batch,) int32, is the sum of each row of the mask; zeros without a mask.
+    The second output, (batch,) int32, counts the ones in each row of the mask; zeros without a mask.
     """
     embedding = F.nn.functional.embedding
     total = embedding(input_ids, word_embedding)
@@ -337,7 +337,7 @@ def embed_layer_normalization(
     Y = F.nn.functional.layer_norm(total, total.shape[-1:], gamma, beta, epsilon)
     if _outputs == 1:
         return Y
-    count = F.zeros(input_ids.shape[:1], dtype=F.int32) if mask is None else mask.sum(1, dtype=F.int32)
+    count = F.zeros(input_ids.shape[:1], dtype=F.int32) if mask is None else (mask == 1).sum(1, dtype=F.int32)
     return (Y, count, total)[:_outputs]
 
 

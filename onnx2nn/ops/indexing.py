@@ -207,12 +207,16 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
     """Returns `(axis, start, end, step)` of a Slice, axes counted from the front.
 
     Raises:
-        OperatorError: an input is a number, no vector, or a step is 0.
+        OperatorError: an input is a number, no vector, they have different lengths, there are more than the data have
+            axes, or a step is 0.
     """
     given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
     if numbers := [name for name, value in given.items() if fixed(value)]:
         raise OperatorError(f"{' and '.join(numbers)}: a number where a Slice takes a vector.")
-    axes = range(len(starts)) if axes is None else [from_front(axis, rank) for axis in axes]
+    lengths = {name: len(value) for name, value in given.items() if value is not None}
+    if len(set(lengths.values())) > 1:
+        raise OperatorError(f"{', '.join(f'{name} has {n} numbers' for name, n in lengths.items())}: as many each.")
+    axes = [from_front(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
     if any(fixed(step) and step == 0 for *_, step in plan):

@@ -87,7 +87,8 @@ def _softmax_zero(F: Any, scores: Any) -> Any:
     """Returns a softmax of the scores that are not 0; scores of 0 stay 0."""
     largest = scores.amax(-1, keepdim=True)
     counts = scores.abs() > 1e-7
-    terms = F.where(counts, F.exp(scores - largest), scores * F.exp(-largest))
+    # Where a score is not counted the largest is no less than it; elsewhere the other term has to have a gradient.
+    terms = F.where(counts, F.exp(scores - largest), scores * F.exp(-largest.clamp_min(-1.0)))
     return terms / F.where(counts, terms, 0.0).sum(-1, keepdim=True)
 
 
@@ -177,7 +178,7 @@ def normalizer(F: Any, X: Any, *, norm: str = "MAX") -> Any:
     elif norm == "L1":
         size = X.abs().sum(-1, keepdim=True)
     elif norm == "L2":
-        size = X.square().sum(-1, keepdim=True).sqrt()
+        size = F.linalg.vector_norm(X, 2, -1, keepdim=True)  # has a gradient at 0
     else:
         raise OperatorError(f"norm={norm!r} is none of MAX, L1, L2.")
     return (X / F.where(size == 0, 1.0, size)).float()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import demand, fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -18,12 +19,18 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wr
 
 
 def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> list[tuple[Any, Any]]:
-    """Returns the pads before and behind each axis."""
+    """Returns the pads before and behind each axis.
+
+    Raises:
+        OperatorError: there are not two pads of each axis, or the data have no such axis.
+    """
     axes = range(rank) if axes is None else axes
     count = len(axes)
+    if len(pads) != 2 * count:
+        raise OperatorError(f"pads has {len(pads)} numbers; two for each of {count} axes are {2 * count}.")
     result: list[tuple[Any, Any]] = [(0, 0)] * rank
     for place, axis in enumerate(axes):
-        result[axis] = (pads[place], pads[place + count])
+        result[from_front(axis, rank)] = (pads[place], pads[place + count])
     return result
 
 

@@ -79,7 +79,8 @@ def _sum_square(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
 
 
 def _l2(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
-    return F.sqrt(_sum_square(F, x, axes, keepdim))
+    """The norm's own function has the gradient 0 of a vector of zeros, where that of a square root is NaN."""
+    return F.linalg.vector_norm(x, 2, axes, keepdim=keepdim)
 
 
 def _log_sum(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:

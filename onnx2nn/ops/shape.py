@@ -210,15 +210,16 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
 
 
 def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
-    return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
+    chosen = () if axes is None else tuple(int(axis) for axis in axes)
+    return data.squeeze(chosen) if chosen else data.squeeze()
 
 
 @op("Squeeze", 13, static=["axes"], on_shape_values=_values_of_squeeze, traits=LAYOUT)
 def squeeze(F: Any, data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
-    """An axis of another size than 1 is an error; torch would keep it."""
-    if axes is None and _open_rank and not all(map(fixed, data.shape)):
+    """An axis of another size than 1 is an error; torch would keep it. No axes are all that have size 1."""
+    if not axes and _open_rank and not all(map(fixed, data.shape)):
         return data.squeeze()  # the number of dimensions is decided in each call
-    if axes is None:
+    if not axes:
         axes = [axis for axis, size in enumerate(data.shape) if size == 1]
     axes = sorted(from_front(axis, data.ndim) for axis in axes)
     for axis in axes:
@@ -466,6 +467,8 @@ def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
     traits=["value_preserving"],
 )
 def tile(F: Any, input: Any, repeats: Any) -> Any:
+    if len(repeats) != input.ndim:
+        raise OperatorError(f"repeats has {len(repeats)} numbers for an input of {input.ndim} dimensions.")
     if all(fixed(count) and count == 1 for count in repeats):
         return input
     return input.repeat(*repeats)
