@@ -203,7 +203,7 @@ def wheel(session: nox.Session) -> None:
         session.run("pytest", "-q", *chosen, env={"PYTHONPATH": ""})
 
 
-@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
     """The fast tests under one Python: `nox -s tests-3.13 -- tests/test_cli.py`."""
     session.install("-c", "constraints.txt", "-e", ".[test]")

@@ -9,13 +9,14 @@ import pytest
 from onnx2nn.errors import FrozenDimensionError
 from onnx2nn.importing.plan import plan
 from onnx2nn.reading.reader import read
+from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.search import unfreeze
 
 
 def _known(graph: str, frozen: dict[str, int], **inputs: list[int | str | None]) -> dict[str, str]:
     """Returns the known shapes of a graph's values by name, as text."""
     model: ir.Model = read(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {graph}'))
-    _, values = unfreeze(model, plan(model), inputs, frozen)
+    _, values = unfreeze(model, plan(model), Request(inputs, frozen))
     return {value.name or "": repr(known.sizes) for value, known in values.items()}
 
 

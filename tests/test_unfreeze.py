@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import onnx
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from onnx2nn.errors import FrozenDimensionError
 from onnx2nn.importing.plan import plan
 from onnx2nn.reading import reader
-from onnx2nn.unfreeze.data_decisions import data_decision
 from onnx2nn.unfreeze.proof import difference_of
+from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.rules import reshaped
 from onnx2nn.unfreeze.search import unfreeze
 from onnx2nn.unfreeze.substitutions import Count, Element, Numbers, Repeat, Size, Substitution, apply
@@ -68,7 +70,8 @@ def _expected(substitution: Substitution, constant: np.ndarray, shape: tuple[int
     if isinstance(substitution, Numbers):
         return np.array([*map(number, substitution.items)], constant.dtype).reshape(substitution.shape)
     if isinstance(substitution, Count):
-        return np.arange(number(substitution.size), dtype=constant.dtype).reshape(*[1] * (substitution.rank - 1), -1)
+        counted = np.arange(number(substitution.size), dtype=constant.dtype)
+        return counted.reshape([-1 if axis == substitution.axis else 1 for axis in range(substitution.rank)])
     assert isinstance(substitution, Repeat)
     first = constant.take([0], substitution.axis)
     return first.repeat(number(substitution.size), substitution.axis)
@@ -106,9 +109,10 @@ def test_a_number_without_dimensions() -> None:
 @given(SIZES, st.integers(1, 3), st.sampled_from([np.int64, np.int32]), st.tuples(st.integers(1, 9), st.integers(1, 9)))
 @settings(max_examples=40, deadline=None)
 def test_counts(parts: tuple[list[int], int, int], rank: int, dtype: type, shape: tuple[int, int]) -> None:
-    constant = np.arange(5, dtype=dtype).reshape((*[1] * (rank - 1), -1))
+    axis = shape[0] % rank
+    constant = np.arange(5, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(rank)])
     kind = ir.DataType.from_numpy(constant.dtype)
-    _check(constant, lambda source: Count(_size(parts, source), rank, kind), shape)
+    _check(constant, lambda source: Count(axis, _size(parts, source), rank, kind), shape)
 
 
 @given(st.integers(1, 3), st.data(), SIZES, st.booleans())
@@ -154,7 +158,7 @@ def test_zeros_as_a_state_are_left_out(fill: float) -> None:
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    unfreeze(model, plan(model), {"x": [4, "n", 2]}, {"n": 1})
+    unfreeze(model, plan(model), Request({"x": [4, "n", 2]}, {"n": 1}))
     (gru,) = (node for node in model.graph if node.op_type == "GRU")
     given = gru.inputs[5] if len(gru.inputs) > 5 else None
     assert (given is None) == (fill == 0)
@@ -182,7 +186,7 @@ def test_targets_stay_constants(shape: list[int], dims: list[int | str], target:
         [numpy_helper.from_array(np.array(target), "t")],
     )
     model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    repairs, _ = unfreeze(model, plan(model), {"x": dims}, {"n": 1})
+    repairs, _ = unfreeze(model, plan(model), Request({"x": dims}, {"n": 1}))
     assert repairs == []
     (reshape,) = (node for node in model.graph if node.op_type == "Reshape")
     constant = reshape.inputs[1]
@@ -203,7 +207,7 @@ def test_values_get_the_shapes_that_they_have_then() -> None:
         value_info=[helper.make_tensor_value_info("f", TensorProto.FLOAT, [4, 6])],
     )
     model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    unfreeze(model, plan(model), {"x": [4, "n", 6]}, {"n": 1})
+    unfreeze(model, plan(model), Request({"x": [4, "n", 6]}, {"n": 1}))
     (x,), (y,) = model.graph.inputs, model.graph.outputs
     assert x.shape == ir.Shape([4, "n", 6])
     assert y.shape is not None
@@ -213,12 +217,17 @@ def test_values_get_the_shapes_that_they_have_then() -> None:
     assert f.shape == y.shape
 
 
-def _decided(body: list[str]) -> ir.Node | None:
-    """Returns the decision by data in a graph that is written in ONNX's text format."""
-    graph = f"g (float[1, 3] x, bool s) => (float[1, 3] y) {{ {' '.join(body)} }}"
+def _shared(body: list[str]) -> str:
+    """Returns the operator with one result for all samples in a graph that is written in ONNX's text format."""
+    graph = f"g (float[1, 3] x, bool s) => (float[a, b] y) <float[1, 3] w = {{1, 2, 3}}> {{ {' '.join(body)} }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "own" : 1]> {graph} {FUNCTION}')
     read = reader.read(model)
-    return data_decision(read, {"x"}, [value for value in read.graph.inputs if value.name == "x"])
+    try:
+        unfreeze(read, plan(read), Request({"x": ["n", 3], "s": []}, {"n": 1}))
+    except FrozenDimensionError as error:
+        (operator,) = re.findall(r"(\w+) '\w+'(?:, once for all| has one result for all| mixes) samples", str(error))
+        return str(operator)
+    return ""
 
 
 THEN = "then_branch = t () => (float[1, 3] a) {{ a = Neg (x) }}"
@@ -230,22 +239,33 @@ LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
 
 
 @pytest.mark.parametrize(
-    ("body", "decided"),
+    ("body", "shared"),
     [
         ([IF.format("s")], ""),
-        ([POSITIVE.format("x"), IF.format("c")], "If"),
+        ([POSITIVE.format("x"), IF.format("c")], "ReduceMax"),
+        (["p = NonZero (x) e = Cast <to = 9> (p) f = Squeeze (e)", IF.format("f")], "If"),
         (["n = Size (x) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], ""),
         (["p = NonZero (x) n = Size (p) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], "If"),
         (["y = Relu (x)"], ""),
         (["y = own.Choose (x)"], "If"),
         (["o = Constant <value_floats = [1.0, 2.0, 3.0]> () y = own.Choose (o)"], ""),
         ([LOOP.format("x", "on = Identity (go)")], ""),
-        ([LOOP.format("x", f"{POSITIVE.format('v')} on = Identity (c)")], "Loop"),
+        ([LOOP.format("x", f"{POSITIVE.format('v')} on = Identity (c)")], "ReduceMax"),
+        (["m = ReduceMax (x) y = Add (x, m)"], "ReduceMax"),
+        (["m = ReduceMax (x) y = Neg (x)"], ""),
+        (["i = Constant <value_ints = [1]> () g = Gather <axis = 1> (x, i) y = Add (x, g)"], ""),
+        (["i = Constant <value_int = 0> () g = Gather (x, i) y = Add (x, g)"], "Gather"),
+        (["n = Shape (x) z = ConstantOfShape (n) y = Add (x, z)"], ""),
+        (["f = Transpose <perm = [1, 0]> (x) y = MatMul (x, f)"], "MatMul"),
+        (["f = Transpose <perm = [1, 0]> (x) m = Softmax <axis = 1> (f) y = Transpose <perm = [1, 0]> (m)"], "Softmax"),
+        (["f = Transpose <perm = [1, 0]> (x) m = Softmax <axis = 0> (f) y = Transpose <perm = [1, 0]> (m)"], ""),
+        (["a = Constant <value_int = 0> () y = CumSum (x, a)"], "CumSum"),
+        (["f = Concat <axis = 0> (x, w) y = Neg (f)"], "Concat"),
+        (["y = Concat <axis = 1> (x, x)"], ""),
     ],
 )
-def test_decisions_by_data(body: list[str], decided: str) -> None:
-    found = _decided(body)
-    assert (found.op_type if found is not None else "") == decided
+def test_results_for_all_samples(body: list[str], shared: str) -> None:
+    assert _shared(body) == shared
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ def mean(F: Any, *data_0: Any) -> Any:
     return sum(F, *data_0) / len(data_0)
 
 
-@op("CumSum", 11, static=["axis"], traits=["keeps_rank"])
+@op("CumSum", 11, static=["axis"], traits=["keeps_rank", "along_axis"])
 @widened
 def cumsum(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     return _cumulative(F, F.cumsum, x, axis, exclusive, reverse, neutral=0)

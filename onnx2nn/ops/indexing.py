@@ -434,7 +434,14 @@ def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> An
     return [(sizes, X.dtype), (sizes, F.int64)]
 
 
-@op("TopK", 11, static=["K"], on_shape_values=_values_of_top_k, results=_results_of_top_k, traits=["magnitude"])
+@op(
+    "TopK",
+    11,
+    static=["K"],
+    on_shape_values=_values_of_top_k,
+    results=_results_of_top_k,
+    traits=["magnitude", "along_axis"],
+)
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Any, ...]:
     """Of equal values, the lower index comes first, which torch's topk does not guarantee."""
     count = scalar(K)

@@ -248,7 +248,7 @@ def rms_normalization(
     return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale
 
 
-@op("LpNormalization", 1, traits=["keeps_rank"])
+@op("LpNormalization", 1, traits=["keeps_rank", "along_axis"])
 def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
     """A vector of norm 0 stays 0, as in ONNX Runtime."""
     norm = F.linalg.vector_norm(input, p, axis, keepdim=True)

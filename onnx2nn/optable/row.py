@@ -224,6 +224,10 @@ class Row:
         """The position of the input `sized_by`."""
         return self._names.index(self.sized_by) if self.sized_by else None
 
+    def is_static(self, position: int) -> bool:
+        """Returns whether an input is in `static`."""
+        return position < len(self._names) and self._names[position] in self.static
+
     @functools.cached_property
     def variadic(self) -> bool:
         """Whether the last input takes any number of values."""

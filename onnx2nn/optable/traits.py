@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 Trait = Literal[
+    "along_axis",
     "broadcasting",
     "channels_first",
     "commutative",
@@ -28,6 +29,7 @@ Trait = Literal[
 ]
 """The traits.
 
+- `along_axis`: its results depend on all elements along `axis`, an attribute or an input, and keep the axis.
 - `broadcasting`: its inputs are broadcast against each other.
 - `channels_first`: its tensors are `(N, C, *spatial)`.
 - `commutative`: its inputs may be swapped.

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
-from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
+from onnx2nn.unfreeze.rules import Frozen, Repair, is_in_order, reshaped, same_along
 from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.symbolic_walk import Values
 
@@ -20,7 +20,7 @@ _SMALL = 64
 
 
 def candidates(
-    node: ir.Node, inputs: Sequence[Sized | None], frozen: Sequence[Frozen], values: Values
+    node: ir.Node, inputs: Sequence[Sized | None], frozen: Sequence[Frozen], values: Values, is_shared: bool = False
 ) -> Iterator[Repair]:
     """Yields constants that may make `node` fail, the likeliest first.
 
@@ -29,6 +29,8 @@ def candidates(
         inputs: its inputs.
         frozen: the dimensions to make dynamic.
         values: the known values before it.
+        is_shared: whether it fails because its result is one for all samples of a batch. A single 0 that indices are
+            computed from may then be the first of the numbers that count the samples.
     """
     yield from _broadcast(node, inputs, frozen)
     for ancestor in _ancestors(node):
@@ -45,8 +47,10 @@ def candidates(
                     for element, number in enumerate(numbers.flat):
                         if number == dimension.size:
                             yield Repair(ancestor, index, "number", element, dimension.name)
-                if dimension.size > 1 and numbers.ndim and _counts(numbers, dimension.size):
-                    yield Repair(ancestor, index, "range", 0, dimension.name)
+                may_count = dimension.size > 1 or (is_shared and row is not None and not row.is_static(index))
+                if numbers.ndim and may_count and _counts(numbers, dimension.size):
+                    for axis in range(numbers.ndim) if dimension.size == 1 else (numbers.ndim - 1,):
+                        yield Repair(ancestor, index, "range", axis, dimension.name)
 
 
 def _broadcast(node: ir.Node, inputs: Sequence[Sized | None], frozen: Sequence[Frozen]) -> Iterator[Repair]:
@@ -73,7 +77,7 @@ def _places(node: ir.Node, frozen: Sequence[Frozen], values: Values) -> Iterator
     sizes = reshaped(shape, target.reshape(-1).tolist(), node.attributes.get_int("allowzero", 0))
     for dimension in frozen:
         for index, own in enumerate(sizes or ()):
-            if own % dimension.size == 0:
+            if own % dimension.size == 0 and is_in_order(known, sizes or (), index, dimension, values):
                 yield Repair(node, 1, "place", index, dimension.name, (shape, sizes))
 
 

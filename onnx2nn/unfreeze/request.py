@@ -29,10 +29,6 @@ class Request:
         """Returns the first axis with a dimension for each input that has it."""
         return {key: list(dims).index(name) for key, dims in self.opened.items() if name in dims}
 
-    def inputs(self) -> frozenset[str]:
-        """Returns the inputs with a dimension to make dynamic."""
-        return frozenset(key for name in self.sizes for key in self.axes(name))
-
     def batch(self) -> str | None:
         """Returns the dimension that counts samples, None where none or several may do so.
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.sizes import expression
-from onnx2nn.sizes.expression import Number
+from onnx2nn.sizes.expression import Number, Symbol
 from onnx2nn.unfreeze.reshape_targets import Factor, divided, product
 from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.substitutions import Absent, Count, Dimension, Element, Numbers, Repeat, Size
@@ -50,7 +50,8 @@ class Repair:
     Attributes:
         node: the node that takes it.
         position: its position among the node's inputs.
-        kind: `"number"`: its element at `index` is the dimension's size; `"range"`: it counts from 0 up to the size;
+        kind: `"number"`: its element at `index` is the dimension's size; `"range"`: it counts along its axis `index`
+            from 0 up to the size;
             `"repeat"`: it is repeated along its axis `index`, on which all slices are the same, up to the size;
             `"place"`: the dimension at `index` of a Reshape's target contains the size.
         index: see `kind`.
@@ -98,10 +99,11 @@ class Rules:
             return {**rule(self, node, inputs, values), **found}
         return found
 
-    def places(self, node: ir.Node, shapes: Any) -> Mapping[str, int]:
+    def places(self, node: ir.Node, value: Sized, shapes: Any, values: Values) -> Mapping[str, int]:
         """Returns the dimension of a Reshape's target for each freed dimension, as far as repairs decide it."""
         own = {r.name: r.index for r in self._repairs.get(node, ()) if r.kind == "place"}
-        return {**self._places.get(shapes, {}), **own}
+        found = {**self._places.get(shapes, {}), **own}
+        return {k: i for k, i in found.items() if is_in_order(value, shapes[1], i, self._by_name[k], values)}
 
     def factors(self, node: ir.Node, value: Sized, axis: int, values: Values) -> list[Factor]:
         """Returns the factors of a dimension: freed dimensions and a number, or the dimension itself."""
@@ -154,7 +156,7 @@ class Rules:
         if not value.is_known:
             return None
         if repair.kind == "range":
-            return Count(dimension, rank, value.kind)
+            return Count(repair.index, dimension, rank, value.kind)
         items: list[Any] = _items(value)
         items[repair.index] = dimension
         return Numbers(tuple(items), value.shape, value.kind)
@@ -195,7 +197,7 @@ def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
     if sizes is None or not math.prod(sizes):
         return {}
     factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, values)]
-    parts = divided(factors, sizes, rules.places(node, (shape, sizes)))
+    parts = divided(factors, sizes, rules.places(node, inputs[0], (shape, sizes), values))
     rules.note_order(node, parts)
     items = [item if isinstance(item, Element) else product(own) for item, own in zip(target, parts, strict=True)]
     if not any(isinstance(item, Size) for item in items) or _follows(node, inputs, items, values):
@@ -255,6 +257,28 @@ def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tup
         return None
     sizes = [count // known if size == -1 else size for size in sizes]
     return tuple(sizes) if math.prod(sizes) == count else None
+
+
+def is_in_order(value: Sized, target: Sequence[int], index: int, dimension: Frozen, values: Values) -> bool:
+    """Returns whether a freed dimension of a Reshape's input can be in one of its target: their strides meet.
+
+    Elsewhere the elements of one sample would lie among those of others.
+
+    Args:
+        value: the input.
+        target: the target at the file's sizes.
+        index: of the target's dimension.
+        dimension: the freed dimension.
+        values: the known values.
+    """
+    source, axis = dimension.source
+    freed: frozenset[Symbol] = getattr(values[source].sizes[axis], "symbols", frozenset())
+    axes = [axis for axis, size in enumerate(value.sizes) if not freed.isdisjoint(getattr(size, "symbols", ()))]
+    if len(axes) != 1:
+        return True
+    first, last = math.prod(value.shape[: axes[0]]), math.prod(value.shape[: axes[0] + 1])
+    begin, end = math.prod(target[:index]), math.prod(target[: index + 1])
+    return begin <= last and first <= end
 
 
 def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:

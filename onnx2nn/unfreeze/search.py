@@ -18,12 +18,12 @@ from onnx2nn.importing.plan import Plan, plan
 from onnx2nn.sizes.expression import Number, Size, Symbol, of_symbol
 from onnx2nn.unfreeze import value_shapes
 from onnx2nn.unfreeze.candidates import candidates
-from onnx2nn.unfreeze.data_decisions import data_decision
 from onnx2nn.unfreeze.exporter_forms import join_constants, reshape_whole_gathers
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
 from onnx2nn.unfreeze.shape_tracer import ShapeTracer
+from onnx2nn.unfreeze.shared_results import SharedResultError, check_samples
 from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.substitutions import Substitution, apply
 from onnx2nn.unfreeze.symbolic_walk import NodeConflictError, Substituted, SymbolicBuilder, SymbolicGraph
@@ -217,18 +217,12 @@ def _with_sizes(model: ir.Model, request: Request) -> tuple[ir.Model, list[Repai
     """Returns a copy of the model with nodes in place of the constants that follow the dimensions.
 
     Raises:
-        FrozenDimensionError: there are no such constants, or data decide for all samples at once.
+        FrozenDimensionError: there are no such constants, or a result is one of all samples.
     """
     model = model.clone()
     join_constants(model.graph)
     reshape_whole_gathers(model.graph)
-    repairs, known = unfreeze(model, plan(model), request.opened, request.sizes)
-    decision = data_decision(model, request.inputs(), known) if request.batch() is not None else None
-    if decision is not None:
-        raise FrozenDimensionError(
-            f"{wish(request.sizes)} cannot be dynamic: data decide {decision.op_type} {node_name(decision)!r}, "
-            "once for all samples."
-        )
+    repairs, _ = unfreeze(model, plan(model), request)
     return model, repairs
 
 
@@ -269,27 +263,27 @@ def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:
             )
 
 
-def unfreeze(
-    model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
-) -> tuple[list[Repair], Mapping[ir.Value, Sized]]:
+def unfreeze(model: ir.Model, plan: Plan, request: Request) -> tuple[list[Repair], Mapping[ir.Value, Sized]]:
     """Replaces constants that depend on freed dimensions by nodes: Shape, Gather, Concat and others.
 
     Args:
         model: the model, which is changed; its values get the shapes that they have then.
         plan: its plan.
-        shapes: dimensions of the inputs, the freed ones by name.
-        sizes: name of each dimension to make dynamic → its size in the file.
+        request: the dimensions.
 
     Returns:
         The constants that no rule covers, and the values of the model whose shapes follow from those of its inputs.
 
     Raises:
-        FrozenDimensionError: a node works at the file's sizes only.
+        FrozenDimensionError: a node works at the file's sizes only, or a result is one of all samples.
     """
+    shapes, sizes = request.opened, request.sizes
     frozen = [Frozen(name, size, _source(model, shapes, name)) for name, size in sizes.items()]
-    walked, conflict, repairs = _search(_symbolic(model, plan, shapes, sizes), frozen)
+    walked, conflict, repairs = _search(_symbolic(model, plan, shapes, sizes), frozen, request)
     if walked is None:
         assert conflict is not None
+        if isinstance(conflict, SharedResultError):
+            raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {conflict}.")
         raise FrozenDimensionError(_obstacle(conflict.node, str(conflict), sizes))
     apply(_substitutions(walked.substitutions))
     value_shapes.declare(model, shapes, walked.values)
@@ -384,9 +378,11 @@ def _frozen_sizes(
 
 
 def _search(
-    graph: SymbolicGraph, frozen: Sequence[Frozen]
+    graph: SymbolicGraph, frozen: Sequence[Frozen], request: Request
 ) -> tuple[SymbolicBuilder | None, NodeConflictError | None, list[Repair]]:
     """Walks the graph repeatedly; replaces one more constant whenever the walk then gets further.
+
+    A walk gets as far as the first node that works at the file's sizes only, or has one result for all samples.
 
     Returns:
         The walk's substitutions and values, or the error that ends it; and the replaced constants.
@@ -396,13 +392,16 @@ def _search(
 
     def attempt(more: Sequence[Repair]) -> tuple[SymbolicBuilder | None, NodeConflictError | None]:
         try:
-            return graph.run(Rules(frozen, [*found, *more])), None
+            walked = graph.run(Rules(frozen, [*found, *more]))
+            check_samples(walked, request)
         except NodeConflictError as error:
             return None, error
+        return walked, None
 
     done, conflict = attempt([])
     while conflict is not None:
-        for repair in dict.fromkeys(candidates(conflict.node, conflict.inputs, frozen, conflict.values)):
+        is_shared = isinstance(conflict, SharedResultError)
+        for repair in dict.fromkeys(candidates(conflict.node, conflict.inputs, frozen, conflict.values, is_shared)):
             tried += 1
             if tried > _TRIALS:
                 return None, conflict, found

@@ -104,21 +104,23 @@ def _number(item: int | Size | Element, value: Sized, size_of: DimensionSizes) -
 
 @dataclass(frozen=True)
 class Count:
-    """The numbers from 0 up to a size along the last axis, for a constant that counts to the frozen size.
+    """The numbers from 0 up to a size along an axis, for a constant that counts to the frozen size.
 
     Attributes:
+        axis: the axis.
         size: the number of elements.
         rank: the rank of the tensor; its other dimensions are 1.
         dtype: int64 or int32.
     """
 
+    axis: int
     size: Size
     rank: int
     dtype: ir.DataType
 
     def of(self, value: Sized, size_of: DimensionSizes) -> Sized:
         """Returns the value that takes the place of `value`."""
-        return value.with_shape((*[1] * (self.rank - 1), self.size.of(size_of)))
+        return value.with_shape(self._shape(self.size.of(size_of)))
 
     def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
         """Returns the value that the inserted nodes compute in place of `value`."""
@@ -126,7 +128,10 @@ class Count:
         counted = nodes.cast(nodes.add("Range", [nodes.scalar(0), end, nodes.scalar(1)]), self.dtype)
         if self.rank == 1:
             return counted
-        return nodes.add("Reshape", [counted, nodes.constant([*[1] * (self.rank - 1), -1])])
+        return nodes.add("Reshape", [counted, nodes.constant(self._shape(-1))])
+
+    def _shape(self, size: Any) -> tuple[Any, ...]:
+        return tuple(size if axis == self.axis else 1 for axis in range(self.rank))
 
 
 @dataclass(frozen=True)

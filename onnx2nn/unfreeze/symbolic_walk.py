@@ -104,6 +104,7 @@ class SymbolicBuilder(Builder):
     Attributes:
         values: the known values.
         substitutions: the substitutions by node.
+        steps: the number of nodes up to each, the last time that it was reached.
     """
 
     passing = (NodeConflictError,)
@@ -113,6 +114,7 @@ class SymbolicBuilder(Builder):
         self._graph, self.tracer, self._substitute = graph, graph.tracer, substitute
         self.values: dict[ir.Value, Sized] = {}
         self.substitutions: dict[ir.Node, Substituted] = {}
+        self.steps: dict[ir.Node, int] = {}
         self._origins = Origins()
         self._arguments = Arguments(self.tracer, self._origins)
         self._step = 0
@@ -129,6 +131,7 @@ class SymbolicBuilder(Builder):
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
         """Returns the inputs of a node, after substitutions."""
         self._step += 1
+        self.steps[node] = self._step
         if any(value is UNKNOWN for value in values):
             raise OperatorError("an input is not known.")
         found = self._substitute(node, values, self.values)
