@@ -171,7 +171,7 @@ def test_python_versions_agree() -> None:
     names = (ROOT / ".python-version").read_text().split()
     assert names == ["3.11.7", "3.10.13"]
     minors = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)]
-    assert minors == ["3.10", "3.11", "3.12", "3.13"]
+    assert minors == ["3.10", "3.11", "3.12", "3.13", "3.14"]
     assert PROJECT["requires-python"] == ">=3.10"
 
 

@@ -221,6 +221,22 @@ def test_where_outputs_have_the_batch() -> None:
     assert onnx2nn.verify_nodes(file, module).ok
 
 
+@pytest.mark.parametrize("way", ["vmap", "loop"])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_an_output_that_is_the_same_for_all_samples(way: str, count: int) -> None:
+    """Its time is as long as the batch in one case."""
+    table = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
+    file = _model(
+        "g (float[1, 2] x) => (float[1, 2] y, float[3, 1, 2] t) { y = CumSum (x, zero) t = Neg (table) }",
+        {"zero": np.array(0), "table": table},
+    )
+    module = onnx2nn.load(file, dynamic={"x": {0: "n"}})
+    x = torch.randn(count, 2)
+    y, t = (module if way == "vmap" else _looped(module))(x)
+    assert torch.equal(y, x)
+    assert torch.equal(t, -torch.from_numpy(table).expand(3, count, 2))
+
+
 def _looped(module: Vectorised) -> Vectorised:
     """Returns a vmapped module as a loop."""
     return Vectorised(module.one_sample, dataclasses.replace(module.batch_arrangement, way="loop"), module.meta)

@@ -3,7 +3,7 @@
 Control flow that data decide is one decision. A value that depends on elements of the samples, and has no dimension
 with the batch, is one of them all (the largest of all samples), or of the first (a row that an index chose). One whose
 number of elements is not in proportion to the batch has some that are no sample's own, or are those of two. Operators
-such as Softmax mix the elements of an axis.
+such as Softmax mix the elements of an axis, recurrent ones those of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnx2nn.importing.node_facts import inner_graphs, node_name
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import Row
 from onnx2nn.sizes.expression import Number, Size, divided, product
 from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.sized_values import Sized
@@ -156,15 +157,24 @@ class _Search:
         """Returns whether an operator mixes the elements along an axis with samples."""
         row = None if node.domain else load_rows().newest("", node.op_type)
         data = node.inputs[0] if node.inputs else None
-        if row is None or "along_axis" not in row.traits or data is None or data not in self._sized:
+        if row is None or data is None or data not in self._sized:
             return False
+        axis = _axis(node, row)
         sizes = self._sized[data].sizes
-        axis = node.attributes.get_int("axis", None)
-        if "axis" in row.inputs:
-            given = node.inputs[list(row.inputs).index("axis")]
-            number = None if given is None else ir.convenience.get_const_tensor(given)
-            axis = None if number is None else int(number.numpy().item())
         return axis is not None and -len(sizes) <= axis < len(sizes) and self._depends(sizes[axis])
+
+
+def _axis(node: ir.Node, row: Row) -> int | None:
+    """Returns the axis all of whose elements a result depends on, None where there is none or it is not known."""
+    if "recurrent" in row.traits:
+        return 1 if node.attributes.get_int("layout", 0) else 0
+    if "along_axis" not in row.traits:
+        return None
+    if "axis" not in row.inputs:
+        return node.attributes.get_int("axis", None)
+    given = node.inputs[list(row.inputs).index("axis")]
+    number = None if given is None else ir.convenience.get_const_tensor(given)
+    return None if number is None else int(number.numpy().item())
 
 
 def _decision(node: ir.Node) -> _Shared:

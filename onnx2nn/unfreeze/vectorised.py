@@ -186,10 +186,11 @@ class Vectorised(nn.Module):
 
     def _vmapped(self, values: Sequence[Any]) -> tuple[Any, ...]:
         arrangement = self.batch_arrangement
-        places = tuple(axis or 0 for axis in arrangement.outputs)
         one: Callable[..., Any] = lambda *values: self._without_batch(values)  # noqa: E731 - a def is no shorter
-        vmapped = torch.func.vmap(one, in_dims=arrangement.inputs, out_dims=places, randomness="different")
-        return tuple(vmapped(*values))
+        results = torch.func.vmap(one, in_dims=arrangement.inputs, randomness="different")(*values)
+        # Not by `out_dims`: torch 2.13 expands what is the same for all samples along a wrong axis.
+        pairs = zip(results, arrangement.outputs, strict=True)
+        return tuple(value.movedim(0, axis) if axis else value for value, axis in pairs)
 
     def _mapped(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Runs the samples in an operator that torch.export and torch.compile keep."""
