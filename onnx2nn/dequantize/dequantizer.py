@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,8 @@ class Dequantizer:
                 _dequantize_concat(self, node)
             elif is_value_preserving(node):
                 self.dequantize_value_preserving(node)
-        _remove_unread(self.graph)
+        # What stays quantised may read the numbers of a counterpart that no float node does.
+        _remove_unread(self.graph, {counterpart.value for counterpart in self.counterparts.values()})
         self._requantise_read_values()
         _remove_unread(self.graph)
         left = set(self.graph)
@@ -390,10 +391,10 @@ def _drop_suffixes(nodes: Iterable[ir.Node]) -> None:
         node.name = _NODE_SUFFIX.sub("", node.name or "") or node.name
 
 
-def _remove_unread(graph: ir.Graph) -> None:
-    """Removes nodes and initializers without readers."""
+def _remove_unread(graph: ir.Graph, kept: Container[ir.Value] = ()) -> None:
+    """Removes nodes without readers, but for those of values to keep, and then initializers."""
     for node in reversed(list(graph)):
-        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+        if not any(output.uses() or output.is_graph_output() or output in kept for output in node.outputs):
             graph.remove(node, safe=True)
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
