@@ -472,10 +472,12 @@ def test_what_the_exporter_does_not_know_is_written_otherwise(operator: str, tmp
     check_against_onnxruntime(tmp_path / "back.onnx", module, (x[:1, [1, 0, 2]],))
 
 
-@pytest.mark.parametrize("heads", ["", "2, "])
+@pytest.mark.parametrize("heads", ["", "2, ", "3, 2, "])
 def test_attention_of_other_ranks(heads: str, tmp_path: Path) -> None:
-    """nn.MultiheadAttention of PyTorch 1 counts its heads among the batch; torch.onnx.export knows rank 4 only."""
-    perm = "0, 2, 1" if not heads else "0, 1, 3, 2"
+    """nn.MultiheadAttention of PyTorch 1 counts its heads among the batch, Hiera has windows; torch.onnx.export knows
+    rank 4 only."""
+    rank = 3 + heads.count(",")
+    perm = ", ".join(map(str, (*range(rank - 2), rank - 1, rank - 2)))
     module = onnx2nn.load(
         onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["": 17]> g (float[N, {heads}5, 4] q, float[N, {heads}7, 4] k, float[N, '
@@ -521,6 +523,32 @@ def test_sizes_at_which_all_is_nan_do_not_count(tmp_path: Path) -> None:
     assert module(torch.rand(1, 1, 4, 2), torch.ones(1, 1, 1, 2)).isnan().all()
     inputs = [torch.rand(1, 1, 4, 16), torch.ones(1, 1, 1, 2)]
     assert "agrees with" in onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=inputs)
+
+
+def test_a_mask_without_a_name_is_of_ones(tmp_path: Path) -> None:
+    """Positions that are counted from other integers are beyond the table."""
+    table = ", ".join(f"{number}.0" for number in range(14))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n, t] x, int64[n, t] m) => (float[n, t] y)'
+        f" <float[14] table = {{{table}}}, int64 axis = {{1}}> {{"
+        " f = Cast <to = 1> (m) p = CumSum(m, axis) e = Gather(table, p) r = Mul(f, e) y = Mul(x, r) }"
+    )
+    assert "agrees with" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "back.onnx")
+
+
+def test_a_condition_on_quotients_of_quotients_is_written(tmp_path: Path) -> None:
+    """The lengths that a speech encoder computes, whose quotients are rounded towards zero: both are (n - 1) // 4."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, n] x) => (float[k, j] y) <int64[1] one = {1},'
+        " int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[1] zero = {0}> {"
+        " n = Shape <start = 1> (x) a = Sub(n, three) b = Div(a, two) c = Sub(b, one) d = Div(c, two) e = Add(d, one)"
+        " l = Sub(n, one) f = Div(l, four) g = Mul(f, two) q = Slice(x, zero, g, one)"
+        " t = Concat <axis = 0> (e, two) y = Reshape(q, t) }"
+    )
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["guards"]
+    assert "agrees with" in onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=(torch.rand(1, 13),))
+    check_against_onnxruntime(tmp_path / "back.onnx", module, (torch.rand(1, 22),))
 
 
 def test_reflected_and_quantised_values_go_there_and_back(tmp_path: Path) -> None:

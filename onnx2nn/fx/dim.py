@@ -301,10 +301,10 @@ class Integers:
         expr = facts.settled(expression.truncated_divide(x, y))
         if isinstance(expr, int):
             return expr
-        if expr not in self._known:
-            args = (a >= 0, a // b, -((-a) // b))
-            function = args[0].selection
-            self._known[expr] = Dim(self._tracer, expr, lambda: self._tracer.record("call_function", function, args))
+        if expr not in self._known:  # not by a choice: torch.export has no conditions on the result of one
+            parts = (a.most(0) // b, (-a).most(0) // b)
+            record = self._tracer.record
+            self._known[expr] = Dim(self._tracer, expr, lambda: record("call_function", operator.sub, parts))
         return self._known[expr]
 
 

@@ -230,11 +230,14 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others:
     A fully masked row (of padding) is 0 in torch. The exporter's translation gives NaN, or an average, because it
     replaces -inf by the smallest number. The form below works with the TorchScript exporter too.
     """
-    if attn_mask is not None and not others and options.keys() <= {"scale"}:
+    if (attn_mask is not None or query.ndim > 4) and not others and options.keys() <= {"scale"}:
         scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
+        scores = (query * scale) @ key.transpose(-2, -1)
+        if attn_mask is None:
+            return torch.softmax(scores, -1) @ value
         is_bool = attn_mask.dtype == torch.bool
         shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype) if is_bool else attn_mask
-        weights = torch.softmax((query * scale) @ key.transpose(-2, -1) + shown, -1)
+        weights = torch.softmax(scores + shown, -1)
         return torch.where(weights.isnan(), 0.0, weights) @ value
     missing = 4 - query.ndim
     for _ in range(missing):

@@ -381,10 +381,12 @@ class _Nodes(Rendering[Any]):
     def call(self, kind: str, operands: list[Any]) -> Any:
         if kind == "trunc":
             a, b = operands
-            sign = a if isinstance(b, int) and b > 0 else self.infix("*", a, b)
+            if isinstance(b, int) and b > 0:
+                above, below = (self.infix("//", self.call("max", [n, 0]), b) for n in (a, self.negative(a)))
+                return self.infix("-", above, below)
             above = self.infix("//", a, b)
             below = self.negative(self.infix("//", self.negative(a), b))
-            return self.choice(self.infix(">=", sign, 0), above, below)
+            return self.choice(self.infix(">=", self.infix("*", a, b), 0), above, below)
         if kind == "broadcast":
             return reduce(lambda a, b: self.choice(self.infix("==", a, 1), b, a), operands)
         function = functional.onnx2nn__SizeMin if kind == "min" else functional.onnx2nn__SizeMax

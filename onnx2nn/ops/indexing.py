@@ -215,7 +215,9 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
         raise OperatorError(f"{' and '.join(numbers)}: a number where a Slice takes a vector.")
     lengths = {name: len(value) for name, value in given.items() if value is not None}
     if len(set(lengths.values())) > 1:
-        raise OperatorError(f"{', '.join(f'{name} has {n} numbers' for name, n in lengths.items())}: as many each.")
+        raise OperatorError(
+            f"{', '.join(f'{name} has {n} numbers' for name, n in lengths.items())}: different lengths."
+        )
     axes = [from_front(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]

@@ -55,22 +55,49 @@ def runs_of(
                 continue
             tried.append(shapes)
             try:
-                with quiet():
-                    expected = run_module(module, arrays)
+                run = _run_of(module, arrays)
             except VerificationError as error:
                 failure = failure or error
                 continue
-            given = arrays
-            if any(map(_is_nan, expected)):
-                of_nan.append((arrays, expected))
+            given = run[0]
+            if any(map(_is_nan, run[1])):
+                of_nan.append(run)
             else:
-                yield arrays, expected
+                yield run
     except InputError:
         if given is None:
             raise
     if given is None:
         raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
     yield from of_nan
+
+
+def _run_of(module: Any, arrays: Sequence[np.ndarray]) -> Run:
+    """Returns the run on inputs, or on integers of 1 where it fails or has an output of NaN alone.
+
+    Integers may be a mask, which is mostly 1, whatever its name is: other numbers make infinities of the scores, or
+    positions beyond a table.
+
+    Raises:
+        VerificationError: it fails in both ways; the error is the first.
+    """
+    ones = [np.ones_like(array) if array.dtype.kind in "iu" else array for array in arrays]
+    tries = [arrays, ones] if any(array.dtype.kind in "iu" for array in arrays) else [arrays]
+    runs: list[Run] = []
+    failure: VerificationError | None = None
+    for values in tries:
+        try:
+            with quiet():
+                runs.append((values, run_module(module, values)))
+        except VerificationError as error:
+            failure = failure or error
+            continue
+        if not any(map(_is_nan, runs[-1][1])):
+            return runs[-1]
+    if not runs:
+        assert failure is not None
+        raise failure
+    return runs[0]
 
 
 def _is_nan(output: Any) -> bool:
