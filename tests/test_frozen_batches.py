@@ -196,6 +196,7 @@ def vit() -> nn.Module:
 
 
 def bert() -> nn.Module:
+    """Its weights are large enough for the masks of the samples to show in the output."""
     require_transformers()
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -208,6 +209,7 @@ def bert() -> nn.Module:
         max_position_embeddings=16,
         num_labels=3,
         return_dict=False,
+        initializer_range=0.5,
     )
     return BertForSequenceClassification(config)
 

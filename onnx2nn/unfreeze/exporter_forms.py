@@ -33,11 +33,14 @@ def join_constants(graph: ir.Graph) -> None:
 
 
 def reshape_whole_gathers(graph: ir.Graph) -> None:
-    """Puts a Reshape in the place of each Gather that picks all elements of a flattened value in their order.
+    """Puts a Reshape in the place of each Gather or GatherND that picks all elements of a value in their order.
 
-    torch's dynamo exporter writes `as_strided` so. The indices would count on at another size.
+    torch's dynamo exporter writes `as_strided` of a flattened value so, and the masks of transformers, whose functions
+    are called for each sample and position. The indices would count on at another size.
     """
     for node in list(graph):
+        if node.op_type == "GatherND" and not node.domain:
+            _reshape_whole_gather_nd(graph, node)
         if node.op_type != "Gather" or node.domain or node.attributes.get_int("axis", 0) != 0:
             continue
         flat, indices = node.inputs[0], _constant(node.inputs[1])
@@ -52,6 +55,22 @@ def reshape_whole_gathers(graph: ir.Graph) -> None:
             continue
         if (numbers.ravel() == np.arange(numbers.size)).all():
             _reshape_instead(graph, node, source, numbers.shape)
+
+
+def _reshape_whole_gather_nd(graph: ir.Graph, node: ir.Node) -> None:
+    source, indices = node.inputs[0], _constant(node.inputs[1])
+    batch_dims = node.attributes.get_int("batch_dims", 0)
+    if indices is None or batch_dims or source is None or source.shape is None:
+        return
+    numbers = indices.numpy()
+    if not source.shape.is_static() or numbers.shape[-1] != len(source.shape):
+        return
+    shape = source.shape.numpy()
+    if numbers.size != len(shape) * np.prod(shape, dtype=int):
+        return
+    counted = np.stack(np.unravel_index(np.arange(np.prod(shape, dtype=int)), shape), -1)
+    if (numbers.reshape(counted.shape) == counted).all():
+        _reshape_instead(graph, node, source, numbers.shape[:-1])
 
 
 def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
