@@ -53,11 +53,7 @@ def _fault(domain: str, op: str, seed: int) -> str:
     return ""
 
 
-OPERATORS = [
-    pytest.param(domain, op, id=f"{domain}.{op}".lstrip("."))
-    for domain, op in sorted(CALLS)
-    if rewrite_of(ir.Node(domain, op, [])) is not None
-]
+OPERATORS = operators.parameters({key for key in CALLS if rewrite_of(ir.Node(*key, [])) is not None})
 
 
 def _check(domain: str, op: str, seeds: range) -> None:
@@ -73,8 +69,7 @@ def test_some_calls(domain: str, op: str) -> None:
 @pytest.mark.held
 @pytest.mark.parametrize(("domain", "op"), OPERATORS)
 def test_many_calls(domain: str, op: str, request: pytest.FixtureRequest) -> None:
-    first = FAST + HELD * request.config.getoption("--seed")
-    _check(domain, op, range(first, first + HELD))
+    _check(domain, op, operators.held_seeds(request, FAST, HELD))
 
 
 @pytest.mark.parametrize("q", ["q = QuantizeLinear(x, s, p)", "q = Identity(a)"], ids=["of an input", "of a constant"])

@@ -161,7 +161,7 @@ def _outcome(domain: str, op: str, seed: int) -> tuple[str, str]:
     return "right", ""
 
 
-OPERATORS = [pytest.param(domain, op, id=f"{domain}.{op}".lstrip(".")) for domain, op in sorted(CALLS)]
+OPERATORS = operators.parameters()
 
 
 def _check(domain: str, op: str, seeds: range) -> None:
@@ -181,8 +181,7 @@ def test_some_calls(domain: str, op: str) -> None:
 @pytest.mark.held
 @pytest.mark.parametrize(("domain", "op"), OPERATORS)
 def test_many_calls(domain: str, op: str, request: pytest.FixtureRequest) -> None:
-    first = FAST + HELD * request.config.getoption("--seed")
-    _check(domain, op, range(first, first + HELD))
+    _check(domain, op, operators.held_seeds(request, FAST, HELD))
 
 
 @pytest.mark.pinned("onnxruntime")
