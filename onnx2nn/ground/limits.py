@@ -178,7 +178,7 @@ class Account:
         """The computing time that constants may still take."""
         return self.limits.folding_seconds + self.stored_bytes / _BYTES_PER_SECOND - self._seconds
 
-    def take_bytes(self, count: int, what: str) -> None:
+    def take_bytes(self, count: float, what: str) -> None:
         """Counts the bytes of a constant.
 
         Raises:
@@ -187,7 +187,7 @@ class Account:
         if count > self.free_bytes:
             used = self._bytes + count
             raise TooLargeError("constant_bytes", used, self.free_bytes + self._bytes, what, unit="bytes")
-        self._bytes += count
+        self._bytes += int(count)
 
     @contextlib.contextmanager
     def temporarily(self) -> Iterator[None]:

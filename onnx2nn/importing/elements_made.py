@@ -1,7 +1,7 @@
 """How many elements a call of one of torch's kernels makes, before it runs.
 
-No function of torch that imports sympy or torch._dynamo, which take longer than the imports of most models, is called:
-of those whose kernel for tensors without elements is written in Python, `_MADE` has upper bounds.
+Each estimate is an upper bound from the arguments' shapes and numbers. torch's own kernels for tensors without elements
+would be exact, but many of them are written in Python and import sympy, which takes longer than most models' imports.
 """
 
 from __future__ import annotations
@@ -24,8 +24,21 @@ _NOT_LARGER = frozenset(
 ) | {
     *("scatter", "scatter_add", "index_put", "_softmax", "_log_softmax", "_safe_softmax", "unique_dim", "_unique2"),
     *("_unsafe_view", "empty_like", "full_like", "ones_like", "zeros_like", "nll_loss_forward", "nll_loss2d_forward"),
+    *(
+        "scatter_reduce",
+        "index_add",
+        "bernoulli",
+        "unsafe_split",
+        "channel_shuffle",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+    ),
+    *("_linalg_det", "linalg_inv_ex", "_fft_c2c", "dot"),
 }
 """Functions each of whose results has at most the elements of the largest input."""
+
+_POINTWISE = frozenset({"_prelu_kernel", "complex", "floor_divide", "hardswish", "rsub"})
+"""Functions that compute by element though torch does not tag them so."""
 
 _NORMALISATIONS = frozenset({"native_layer_norm", "native_batch_norm", "native_group_norm"})
 
@@ -61,7 +74,7 @@ def _form_of(function: Any) -> _Form:
     makes = own or any(argument.is_out for argument in function._schema.arguments)
     reduces = name in _NORMALISATIONS or (name in _REDUCTIONS and function._overloadname != "other")
     results = sum("Tensor" in str(result.type) for result in function._schema.returns)
-    return _Form(name, makes, torch.Tag.pointwise in tags or name == "rsub", reduces, results)
+    return _Form(name, makes, torch.Tag.pointwise in tags or name in _POINTWISE, reduces, results)
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
@@ -73,8 +86,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def elements_made(function: Any, args: Sequence[Any], kwargs: Any) -> int:
-    """Returns an upper bound of the elements in new memory that a call of an overload of `torch.ops.aten` makes."""
+def elements_made(function: Any, args: Sequence[Any], kwargs: Any) -> float:
+    """Returns an upper bound of the elements in new memory that a call of an overload of `torch.ops.aten` makes.
+
+    It is infinite for a function that is not known here: its calls on constants stay in the program.
+    """
     form, tensors = _form_of(function), list(tensors_in((*args, *kwargs.values())))
     name = form.name
     if not form.makes:
@@ -90,8 +106,7 @@ def elements_made(function: Any, args: Sequence[Any], kwargs: Any) -> int:
         return form.results * max(reach(tensor.shape) for tensor in tensors)
     if name in ("cat", "stack"):
         return sum(tensor.numel() for tensor in tensors)
-    made = _MADE.get(name)
-    return _on_meta(function, args, kwargs) if made is None else made(*args)
+    return _MADE[name](*args) if name in _MADE else math.inf
 
 
 def _broadcast(shapes: Iterable[Sequence[int]]) -> int:
@@ -178,36 +193,68 @@ def _packed(weight: torch.Tensor, *rest: Any) -> int:
     return (rows + 64) * (columns + 64) * math.prod(kernel)
 
 
-_MADE: dict[str, Callable[..., int]] = {
+def _columns_to_image(x: torch.Tensor, size: Sequence[int], *rest: Any) -> int:
+    return math.prod(x.shape[:-1]) * math.prod(size)
+
+
+def _padded(x: torch.Tensor, pad: Sequence[int], *rest: Any) -> int:
+    more = [sum(pad[at : at + 2]) for at in range(0, len(pad), 2)]
+    sizes = itertools.zip_longest(reversed(x.shape), more, fillvalue=0)
+    return math.prod(max(0, size + by) for size, by in sizes)
+
+
+def _quantized_convolved(x: torch.Tensor, scale: Any, zero: Any, weight: torch.Tensor, *rest: Any) -> int:
+    stride, padding, dilation, groups = rest[3:7]
+    return _convolved(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+
+
+def _real_of_spectrum(x: torch.Tensor, dims: Sequence[int], mode: int, last: int) -> int:
+    return math.prod(size for axis, size in enumerate(x.shape) if axis != dims[-1] % x.ndim) * last
+
+
+def _recurrent(x: torch.Tensor, *rest: Any) -> int:
+    """Returns the elements of the results of one direction of a layer: all steps', and both last states."""
+    return math.prod(x.shape[:2]) * (states := rest[4]).shape[-1] + 2 * states.numel()
+
+
+def _resized(x: torch.Tensor, size: Sequence[int], *rest: Any) -> int:
+    return math.prod(x.shape[:2]) * math.prod(size)
+
+
+_RESIZES = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+
+_MADE: dict[str, Callable[..., float]] = {
+    **dict.fromkeys(map("upsample_{}".format, _RESIZES), _resized),
+    **dict.fromkeys(map("_upsample_nearest_exact{}d".format, (1, 2, 3)), _resized),
+    **dict.fromkeys(map("_upsample_{}2d_aa".format, ("bilinear", "bicubic")), _resized),
+    **dict.fromkeys(map("{}_window".format, ("hann", "hamming", "blackman")), lambda length, *rest: length + 1),
+    **dict.fromkeys([f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)], _padded),
+    **dict.fromkeys(("new_full", "new_zeros", "new_ones", "new_empty"), lambda x, size, *rest: math.prod(size)),
     **dict.fromkeys(("full", "zeros", "ones", "empty"), lambda size, *rest: math.prod(size)),
     **dict.fromkeys(("avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"), _pooled),
     **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _sampled),
     "_scaled_dot_product_flash_attention_for_cpu": _attended,
+    "_cdist_forward": lambda x, y, *rest: x.shape[-2] * y.shape[-2] * _broadcast([x.shape[:-2], y.shape[:-2]]),
+    "_fft_c2r": _real_of_spectrum,
+    "_fft_r2c": lambda x, *rest: 2 * x.numel(),
     "affine_grid_generator": _affine_grid,
     "arange": _range,
+    "col2im": _columns_to_image,
+    "constant_pad_nd": _padded,
     "convolution": _convolved,
+    "diag_embed": lambda x, offset=0, *rest: x.numel() * (x.shape[-1] + abs(offset)),
     "embedding": lambda table, indices, *rest: _selected(table, 0, indices),
     "eye": lambda rows, columns=None, *rest: rows * (rows if columns is None else columns),
     "gather": lambda x, dim, index, *rest: index.numel(),
     "index": _indexed,
     "index_select": _selected,
     **dict.fromkeys(("qconv_prepack", "qlinear_prepack"), _packed),
+    "mkldnn_rnn_layer": _recurrent,
     "nonzero": lambda x: x.numel() * max(1, x.ndim),
+    "qconv_pointwise": _quantized_convolved,
+    "repeat": lambda x, repeats: x.numel() * math.prod(repeats),
+    "searchsorted": lambda borders, values, *rest: math.prod(getattr(values, "shape", ())),
+    "scalar_tensor": lambda value: 1,
+    "triu_indices": lambda rows, columns, *rest: 2 * rows * columns,
 }
 """Upper bounds of what functions make, from their arguments by position."""
-
-
-def _on_meta(function: Any, args: Sequence[Any], kwargs: Any) -> int:
-    """Returns the elements that a call makes, by calling it on tensors without elements."""
-
-    def meta(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        return type(value)(map(meta, value)) if isinstance(value, (list, tuple)) else value
-
-    named = {name: torch.device("meta") if name == "device" else meta(value) for name, value in kwargs.items()}
-    try:
-        made = function(*map(meta, args), **named)
-    except Exception:  # of any class, by a kernel that reads elements: its result is not larger than its inputs
-        return 0
-    return sum(tensor.numel() for tensor in tensors_in(made if isinstance(made, (list, tuple)) else (made,)))

@@ -89,7 +89,7 @@ def _parts(name: str, args: Sequence[Any]) -> int:
     return len(args[1]) if name == "split_with_sizes" else 1
 
 
-def _multiplications(name: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], made: int) -> float:
+def _multiplications(name: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], made: float) -> float:
     """Returns the multiplications of a call of the function `name` that makes so many elements."""
     if name in PRODUCTS:
         return float(made * tensors[PRODUCTS[name]].shape[-1])
