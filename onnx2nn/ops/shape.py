@@ -132,7 +132,7 @@ def demand(condition: Any, reason: str) -> None:
     Raises:
         OperatorError: it is False.
     """
-    if hasattr(condition, "demand"):
+    if hasattr(type(condition), "demand"):
         condition.demand(reason)
     elif not condition:
         raise OperatorError(f"{reason}.")

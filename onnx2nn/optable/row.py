@@ -130,6 +130,9 @@ def has_values(F: Any, *tensors: Any) -> bool:
 
 def in_onnx_export() -> bool:
     """Whether torch.onnx.export runs, whose file has what ONNX Runtime computes."""
+    flags = sys.modules.get("torch.onnx._internal.exporter._flags")
+    if getattr(flags, "_is_onnx_exporting", False):  # in a branch of torch.cond the function below says False
+        return True
     exporter = sys.modules.get("torch.onnx")  # torch imports it when it is used
     return exporter is not None and bool(exporter.is_in_onnx_export())
 
