@@ -748,3 +748,27 @@ graph (float[2, SIZE, 4] x) => (float[2, 4] last, float[2, SIZE, 4] y) <float[2,
 def test_the_line_names_a_scan_whose_length_is_open(size: str, told: bool) -> None:
     module = onnx2nn.load(onnx.parser.parse_model(SCANNED.replace("SIZE", size)))
     assert ("of node 'sum' (Scan) it holds as many iterations" in one_sided(module)) == told
+
+
+def test_a_mask_as_long_as_a_cache_and_its_new_tokens(tmp_path: Path) -> None:
+    """The sizes of generated inputs depend on each other: one of three dynamic ones is the sum of two numbers."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (int64[batch, 3] tokens, int64[batch, all] mask,'
+        " float[batch, past] key) => (float[batch, whole] y) <int64 zero = {0}, int64 one = {1}, int64[2, 1] ends = {-1, 1}> {"
+        " new = CastLike (tokens, key) joined = Concat <axis = 1> (key, new) shape = Shape (joined)"
+        " count = Gather (shape, one) places = Range (zero, count, one) product = Mul (places, ends)"
+        " bounded = Max (product, zero) pairs = Transpose (bounded) seen = GatherND (mask, pairs)"
+        " weights = CastLike (seen, key) y = Mul (joined, weights) }"
+    )
+    assert "dynamic dimensions: batch" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")
+
+
+def test_samples_of_a_sound(tmp_path: Path) -> None:
+    """Small sizes leave no frame."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[batch, n] x) => (float[batch, 1, t] y)'
+        " <int64[1] one = {1}, int64[3] many = {1, 1, 900}> {"
+        " wide = Unsqueeze (x, one) w = ConstantOfShape <value = float[1] {0.5}> (many)"
+        " y = Conv <strides = [300]> (wide, w) }"
+    )
+    assert "dynamic dimensions: batch" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")

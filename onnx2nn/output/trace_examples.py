@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +18,14 @@ from onnx2nn.verification.module_runs import run_module
 Run = tuple[Sequence[np.ndarray], Sequence[Any]]
 """Inputs, and the module's outputs for them."""
 
-_DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
+_DYNAMIC_SIZES: Sequence[Any] = (
+    *(lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k),
+    lambda k: 2048 + 256 * k,  # samples of a sound
+)
 """Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
+
+_MOST_SUMS = 24
+"""How many sums are tried as the size of one dimension; a decoder with a cache has six."""
 
 _BATCH = 5
 """Largest size in the first attempts for the first of several axes, which usually counts examples."""
@@ -49,21 +56,24 @@ def runs_of(
         tried.append([array.shape for array in arrays])
     failure: Exception | None = None
     try:
-        for arrays in _examples(module, axes, least):
-            shapes = [array.shape for array in arrays]
-            if shapes in tried:
-                continue
-            tried.append(shapes)
-            try:
-                run = _run_of(module, arrays)
-            except VerificationError as error:
-                failure = failure or error
-                continue
-            given = run[0]
-            if any(map(_is_nan, run[1])):
-                of_nan.append(run)
-            else:
-                yield run
+        for attempts in _examples(module, axes, least):
+            for arrays in attempts:
+                shapes = [array.shape for array in arrays]
+                if shapes in tried:
+                    continue
+                tried.append(shapes)
+                try:
+                    run = _run_of(module, arrays)
+                except VerificationError as error:
+                    failure = failure or error
+                    continue
+                given = run[0]
+                if any(map(_is_nan, run[1])):
+                    of_nan.append(run)
+                else:
+                    yield run
+            if given is not None:
+                break
     except InputError:
         if given is None:
             raise
@@ -111,39 +121,85 @@ def _is_nan(output: Any) -> bool:
 
 def _examples(
     module: Any, axes: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
-) -> Iterator[list[np.ndarray]]:
-    """Yields generated inputs; dynamic dimensions differ, and none is 1, which torch takes for fixed."""
+) -> Iterator[Iterator[list[np.ndarray]]]:
+    """Yields attempts to generate inputs, each at several sizes, until the module takes some of one attempt.
+
+    Dynamic dimensions differ, and none is 1, which torch takes for fixed. In the first attempt they are independent, in
+    each other one of them is the sum of others, as the length of a mask is of those of a cache and of the new tokens.
+    """
     specs = model_inputs.specs_of(module)
-    bounds = module.meta["onnx2nn"].get("fixed", {})
     labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
     for spec in specs:
         if spec.shape is None:
             raise InputError(f"The file does not say the shape of input {spec.name!r}. Give example_inputs.")
-    plain = [(choose, _BATCH) for choose in _DYNAMIC_SIZES]
-    known = [
+    points = [
         (functools.partial(_known_size, labels, point), math.inf) for point in module.meta["onnx2nn"].get("sizes", ())
     ]
-    for choose, most in (*plain, (_DYNAMIC_SIZES[2], math.inf), *known):
-        sizes = {label: choose(index) for index, label in enumerate(labels)}
-        for spec in specs:
-            shape = spec.shape or ()
-            for axis, label in axes.get(spec.name, {}).items():
-                allowed = bounds.get(shape[axis])
-                if isinstance(allowed, range):
-                    sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
-                elif axis == 0 and len(shape) > 1:
-                    sizes[label] = min(sizes[label], most)
-        sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
-        shapes: dict[str, list[Any]] = {}
-        for spec in specs:
-            opened = axes.get(spec.name, {})
-            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
-            if not all(isinstance(size, int) for size in shapes[spec.name]):
-                raise InputError(
-                    f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
-                )
-        if sum(map(math.prod, shapes.values())) <= model_inputs.MOST_ELEMENTS:
-            yield list(model_inputs.example_inputs(specs, shapes).values())
+    plain = [*((choose, _BATCH) for choose in _DYNAMIC_SIZES), (_DYNAMIC_SIZES[2], math.inf), *points]
+    bounds = module.meta["onnx2nn"].get("fixed", {})
+
+    def generated(choices: Sequence[Any], label: str = "", of: Sequence[str | int] = ()) -> Iterator[list[np.ndarray]]:
+        for choose, most in choices:
+            sizes = _bounded({label: choose(at) for at, label in enumerate(labels)}, specs, axes, bounds, most)
+            sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
+            if label:
+                sizes[label] = sum(sizes[part] if isinstance(part, str) else part for part in of)
+            shapes = _shapes(specs, axes, sizes)
+            if sum(map(math.prod, shapes.values())) <= model_inputs.MOST_ELEMENTS:
+                yield list(model_inputs.example_inputs(specs, shapes).values())
+
+    yield generated(plain)
+    for label, parts in itertools.islice(_sums(specs, labels), _MOST_SUMS):
+        yield generated(plain[:2], label, parts)
+
+
+def _sums(
+    specs: Sequence[model_inputs.InputSpec], labels: Sequence[str]
+) -> Iterator[tuple[str, tuple[str, str | int]]]:
+    """Yields a dynamic dimension and two that it may be the sum of, one of them perhaps a fixed one of the inputs."""
+    fixed = sorted({size for spec in specs for size in spec.shape or () if isinstance(size, int) and size > 0})
+    for label in labels:
+        others = [other for other in labels if other != label]
+        yield from ((label, pair) for pair in itertools.combinations(others, 2))
+        yield from ((label, pair) for pair in itertools.product(others, fixed))
+
+
+def _bounded(
+    sizes: dict[str, int],
+    specs: Sequence[model_inputs.InputSpec],
+    axes: Mapping[str, Mapping[int, str]],
+    bounds: Mapping[str, Any],
+    most: float,
+) -> dict[str, int]:
+    """Returns sizes of dynamic dimensions within bounds that are known; `most` holds for the first of several axes."""
+    for spec in specs:
+        shape = spec.shape or ()
+        for axis, label in axes.get(spec.name, {}).items():
+            allowed = bounds.get(str(shape[axis]))
+            if isinstance(allowed, range):
+                sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
+            elif axis == 0 and len(shape) > 1:
+                sizes[label] = int(min(sizes[label], most))
+    return sizes
+
+
+def _shapes(
+    specs: Sequence[model_inputs.InputSpec], axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]
+) -> dict[str, list[Any]]:
+    """Returns the shapes of inputs whose dynamic dimensions have these sizes.
+
+    Raises:
+        InputError: a dynamic dimension has no name.
+    """
+    shapes: dict[str, list[Any]] = {}
+    for spec in specs:
+        opened = axes.get(spec.name, {})
+        shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
+        if not all(isinstance(size, int) for size in shapes[spec.name]):
+            raise InputError(
+                f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
+            )
+    return shapes
 
 
 def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:
