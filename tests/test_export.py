@@ -754,7 +754,8 @@ def test_a_mask_as_long_as_a_cache_and_its_new_tokens(tmp_path: Path) -> None:
     """The sizes of generated inputs depend on each other: one of three dynamic ones is the sum of two numbers."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (int64[batch, 3] tokens, int64[batch, all] mask,'
-        " float[batch, past] key) => (float[batch, whole] y) <int64 zero = {0}, int64 one = {1}, int64[2, 1] ends = {-1, 1}> {"
+        " float[batch, past] key) => (float[batch, whole] y)"
+        " <int64 zero = {0}, int64 one = {1}, int64[2, 1] ends = {-1, 1}> {"
         " new = CastLike (tokens, key) joined = Concat <axis = 1> (key, new) shape = Shape (joined)"
         " count = Gather (shape, one) places = Range (zero, count, one) product = Mul (places, ends)"
         " bounded = Max (product, zero) pairs = Transpose (bounded) seen = GatherND (mask, pairs)"
