@@ -11,7 +11,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from onnx2nn.sizes import conditions, expression
-from onnx2nn.sizes.conditions import at_least_zero, at_most, equal, is_zero, less, negation
+from onnx2nn.sizes.conditions import at_least_zero, at_most, equal, is_zero, less, negation, unequal
 from onnx2nn.sizes.expression import (
     Size,
     Symbol,
@@ -177,6 +177,29 @@ def test_a_comparison_keeps_its_sign() -> None:
     assert [evaluated(condition, {n.terms[0][0][0]: size}) for size in (4, 5, 6)] == [True, True, False]
     assert repr(at_least_zero(n - 5)) == "n >= 5"
     assert repr(at_least_zero(7 - n * 2)) == "n <= 3"
+
+
+def test_an_equation_with_a_minimum_or_a_broadcast_is_one_of_their_numbers() -> None:
+    n, m = _n(), _n("m")
+    for a, b, text in (
+        (n, minimum(n, 64), "n <= 64"),
+        (n * 32, minimum(n, 64) * 32, "n <= 64"),
+        (n + 3, minimum(n + 3, m, 64), "n <= 61 and m >= n + 3"),
+        (64, maximum(n, 64), "n <= 64"),
+        (n, broadcast(n, m), "m == 1 or n == m"),
+    ):
+        assert repr(equal(a, b)) == text
+        assert equal(a, b) is equal(b, a)
+        assert negation(equal(a, b)) is unequal(a, b)
+
+
+def test_what_is_known_decides_a_minimum() -> None:
+    n, m, facts = _n(), _n("m"), Facts()
+    quotient = minimum(n, 64) * m % n
+    assert facts.assume(at_most(n, 64))
+    assert facts.settled(minimum(n, 64)) is n
+    assert facts.settled(maximum(n, 70)) == 70
+    assert facts.decide(is_zero(quotient))
 
 
 def test_a_sign_is_printed_before_a_whole_quotient_or_remainder() -> None:

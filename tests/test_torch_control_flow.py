@@ -432,6 +432,29 @@ def test_a_loop_that_data_end_is_named_where_it_cannot_be_exported(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_loop_that_data_count_is_named_where_it_cannot_be_exported(tmp_path: Path) -> None:
+    """As detectors have one, over the boxes that are left."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n] x) => (float[m] y) <bool begin = {1}, int64 zero = {0}, int64 one = {1}> {
+            found = NonZero (x)
+            shape = Shape (found)
+            count = Gather (shape, one)
+            ["each"] last, y = Loop (count, begin, zero) <
+                body = step (int64 i, bool before, int64 a) => (bool goes, int64 b, float z) {
+                    goes = Identity (before)
+                    b = Add (a, i)
+                    z = Cast <to = 1> (b)
+                }
+            >
+        }
+    """)
+    module, x = onnx2nn.load(model), torch.tensor([1.0, 0.0, 2.0, 3.0])
+    check_same(run_onnxruntime(model.SerializeToString(), (x,)), run(module, (x,)), "against ONNX Runtime")
+    with pytest.raises(VerificationError, match=r"data decide how often node 'each' \(Loop\) repeats"):
+        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
+
+
 def test_condition_from_the_dynamo_exporter() -> None:
     original = Condition().eval()
     calls = SCRIPTED["branch"][1]

@@ -122,13 +122,16 @@ class Guards(Sizes):
         Raises:
             ShapeMismatch: no sizes fulfil it.
         """
+        self._require(condition, reason)
+
+    def _require(self, condition: Truth, reason: str, *, is_equation: bool = False) -> None:
         settled = self.facts.settled(condition)
         plain = without_choice(settled)
         open_ = self._checked(plain, reason)
         if open_ is None:
             return
         single = any(isinstance(self.facts.values.get(symbol), int) for symbol in open_.symbols)
-        if open_.kind == "==" or plain is not settled or single:
+        if is_equation or open_.kind == "==" or plain is not settled or single:
             self._guard(open_, reason)
 
     def demand(self, condition: Truth, reason: str) -> None:
@@ -181,12 +184,14 @@ class Guards(Sizes):
             difference = subtract(a, b)
             common, rest = factored(difference)
             reason = f"{reason} ({a!r} and {b!r})"
-            condition = self.facts.settled(is_zero(rest))
+            equation = is_zero(rest)
+            condition = self.facts.settled(equation)
             if _is_by_data(common) and _is_by_data(condition):
                 if not self.facts.decide(is_zero(difference)):
                     self.demand(disjunction((is_zero(common), without_choice(condition))), reason)
             else:  # `b * h == b` is `h == 1`, but for an empty batch, which is refused then
-                self.require(condition, reason)
+                of_order = isinstance(equation, Condition) and equation.kind != "=="  # `n == min(n, 64)`: `n <= 64`
+                self._require(condition, reason, is_equation=of_order)
         return a if isinstance(a, int) or not isinstance(b, int) else b
 
     def declare(self, tensor: Tensor, place: tuple[str, int], dim: str, known: Guard | None) -> None:

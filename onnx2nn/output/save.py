@@ -7,7 +7,7 @@ import pickletools
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -378,8 +378,12 @@ def endless(module: torch.nn.Module) -> str:
                 if isinstance(results[0], fx.Node) and results[0].op != "placeholder":
                     _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
                     names[f"{name!r} ({operator})"] = None
+    return _repeated_by_data(names) if names else ""
+
+
+def _repeated_by_data(names: Iterable[str]) -> str:
     text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
-    return f"{text}. Save .pth or source, or a .torchscript of the example's number." if names else ""
+    return f"{text}. Save .pth or source, or a .torchscript of the example's number."
 
 
 _EXECUTED = re.compile(r"While executing %(\w+)")
@@ -387,8 +391,11 @@ _EXECUTED = re.compile(r"While executing %(\w+)")
 
 
 def failed_node(module: torch.nn.Module, error: BaseException) -> str:
-    """Returns at which If torch.export ended, and why; `""` where its error names none: it names calls of programs."""
-    from onnx2nn.control_flow import If
+    """Returns at which If or Loop torch.export ended, and why.
+
+    It is `""` where its error, which names calls of programs, names none.
+    """
+    from onnx2nn.control_flow import If, Loop
 
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
@@ -396,9 +403,13 @@ def failed_node(module: torch.nn.Module, error: BaseException) -> str:
     names = {name for cause in causes for name in _EXECUTED.findall(str(cause))}
     for part in _programs(module):
         for node in part.graph.find_nodes(op="call_module"):
-            if node.name in names and "onnx" in node.meta and isinstance(part.get_submodule(str(node.target)), If):
-                _, operator, name = node.meta["onnx"]
-                return f"at node {name!r} ({operator}), {first_line(causes[-1])}"
+            called = part.get_submodule(str(node.target))
+            if node.name not in names or "onnx" not in node.meta or not isinstance(called, (If, Loop)):
+                continue
+            _, operator, name = node.meta["onnx"]
+            if isinstance(called, Loop) and "data-dependent" in str(causes[-1]):
+                return _repeated_by_data([f"{name!r} ({operator})"])
+            return f"at node {name!r} ({operator}), {first_line(causes[-1])}"
     return ""
 
 

@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any, Literal, Union
 from weakref import WeakValueDictionary
 
-from onnx2nn.sizes.expression import Number, Size, Symbol, bounds, multiply, of_terms, subtract
+from onnx2nn.sizes.expression import Broadcast, Extreme, Number, Size, Symbol, bounds, multiply, of_terms, subtract
 
 Truth = Union[bool, "Condition"]
 
@@ -81,7 +81,30 @@ def _equality(kind: Literal["==", "!="], number: Number) -> Truth:
     if dict(number.terms).get((), 0) % common:
         return kind == "!="
     size = _reduced(number, exact=True)
+    parts = _of_parts(size)
+    if parts is not None:
+        return parts if kind == "==" else negation(parts)
     return _made(kind, size)
+
+
+def _of_parts(size: Size) -> Truth | None:
+    """Returns `size == 0` as conditions on the numbers of a minimum, maximum or broadcast, None where it is none.
+
+    Laws: a number is the minimum of itself and others where none of these is less: `a == min(a, b)` where `a <= b`.
+    Where sizes fit, one is their broadcast where each other one is 1 or this one.
+    """
+    for monomial, factor in size.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], (Extreme, Broadcast)) and abs(factor) == 1:
+            kind, *numbers = monomial[0].key
+            rest = of_terms({other: count for other, count in size.terms if other != monomial})
+            one = multiply(rest, -factor)
+            if one not in numbers:
+                continue
+            others = [number for number in numbers if number != one]
+            if kind == "broadcast":
+                return conjunction(disjunction((equal(number, 1), equal(number, one))) for number in others)
+            return conjunction(at_most(*((one, number) if kind == "min" else (number, one))) for number in others)
+    return None
 
 
 def _reduced(number: Number, *, exact: bool) -> Size:

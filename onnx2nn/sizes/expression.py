@@ -295,6 +295,21 @@ def product(numbers: Iterable[Number]) -> Number:
     return result
 
 
+class Extreme(Atom):
+    """A minimum or maximum; key: `"min"` or `"max"`, then the numbers."""
+
+    __slots__ = ()
+
+
+class Broadcast(Atom):
+    """The common size of dimensions that are broadcast together: the one that is not 1; key: the sizes.
+
+    It says nothing of sizes that do not fit: computing with them fails at run time.
+    """
+
+    __slots__ = ()
+
+
 class Quotient(Atom):
     """A floor division; key: dividend and divisor."""
 

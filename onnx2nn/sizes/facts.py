@@ -81,8 +81,8 @@ class Facts:
     def settled(self, value: Any) -> Any:
         """Returns a number or condition with what is known replaced, an int where one value is left.
 
-        Known are symbols, choices whose condition is decided (those of shapes that a guard restricted later), and
-        multiples. Otherwise they pile up from node to node, and with them the time of each proof.
+        Known are symbols, choices whose condition is decided (those of shapes that a guard restricted later), minima
+        and maxima, and multiples. Otherwise they pile up from node to node, and with them the time of each proof.
         """
         if not isinstance(value, (Size, Condition)):
             return value
@@ -95,7 +95,7 @@ class Facts:
         value = self.with_values(value)
         if not isinstance(value, (Size, Condition)) or not (self.intervals or self.assumed):
             return value
-        return self._without_choices(self._with_multiples(value))
+        return self._without_decided(self._with_multiples(value))
 
     def _with_multiples(self, value: Size | Condition) -> Any:
         multiples = self.multiples
@@ -116,7 +116,7 @@ class Facts:
                     self._multiples[atom] = math.lcm(divisor, self._multiples.get(atom, 1))
         return self._multiples
 
-    def _without_choices(self, value: Size | Condition) -> Any:
+    def _without_decided(self, value: Size | Condition) -> Any:
         given: dict[Atom, Number] = {}
         for atom in ordered_atoms(value, lambda atom: bool(atom.symbols)):
             if isinstance(atom, Choice):
@@ -124,10 +124,25 @@ class Facts:
                 truth = self.decide(condition)
                 if truth is not None:
                     given[atom] = replaced(one if truth else other, given)
+            elif isinstance(atom, Extreme) and not atom.symbols.isdisjoint(self.intervals):
+                kind, *numbers = atom.key
+                kept = self._unbeaten(kind, numbers)
+                if len(kept) < len(numbers):
+                    given[atom] = replaced(operation(kind)(*kept), given)
         try:
             return replaced(value, given)
         except ZeroDivisionError:  # as in `with_values`
             return value
+
+    def _unbeaten(self, kind: str, numbers: Sequence[Number]) -> list[Number]:
+        """Returns the numbers of a minimum or maximum but those that by their bounds are not it, or not it alone."""
+        kept = list(numbers)
+        for number in numbers:
+            for other in [other for other in kept if other is not number and number in kept]:
+                least, most = self.bounds(subtract(other, number))
+                if (least is not None and least >= 0) if kind == "max" else (most is not None and most <= 0):
+                    kept.remove(number)
+        return kept
 
     def with_values(self, value: Any) -> Any:
         """Returns a number or condition with the symbols of known value replaced, an int where one value is left.

@@ -10,6 +10,8 @@ from onnx2nn.sizes.conditions import Truth, at_least_zero, is_not_zero
 from onnx2nn.sizes.expression import (
     Atom,
     Bound,
+    Broadcast,
+    Extreme,
     Number,
     Size,
     add,
@@ -21,12 +23,6 @@ from onnx2nn.sizes.expression import (
     subtract,
     term_order,
 )
-
-
-class Extreme(Atom):
-    """A minimum or maximum; key: `"min"` or `"max"`, then the numbers."""
-
-    __slots__ = ()
 
 
 def minimum(*numbers: Number) -> Number:
@@ -183,15 +179,6 @@ def _only_atom(number: Number) -> Atom | None:
         return None
     ((monomial, coefficient),) = number.terms
     return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
-
-
-class Broadcast(Atom):
-    """The common size of dimensions that are broadcast together: the one that is not 1; key: the sizes.
-
-    It says nothing of sizes that do not fit: computing with them fails at run time.
-    """
-
-    __slots__ = ()
 
 
 def broadcast(*sizes: Number) -> Number:
