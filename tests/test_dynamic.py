@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from realmodels import EXPORTERS, seeded
+from realmodels import EXPORTERS, check_same, run, run_onnxruntime, seeded
 from tiers import mostly_slow
 from torch import fx, nn
 
@@ -274,3 +274,19 @@ def test_a_table_bounds_a_length() -> None:
         torch.testing.assert_close(imported(x), y - y.mean(1, keepdim=True))
     with pytest.raises(RuntimeError, match=r"tensor a \(13\) must match the size of tensor b \(12\)"):
         imported(torch.randn(1, 13, 2))
+
+
+@pytest.mark.parametrize("rounding", ["Ceil", "Floor", "Round"])
+def test_a_quotient_of_floats_that_are_sizes_is_no_quotient_of_integers(rounding: str) -> None:
+    """Its divisor depends on a size, so that it is computed as a tensor; the numbers of that are noted by its type."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[n] x) => (float[k] y)'
+        " <int64[1] first = {0}, int64 one = {1}, int64 two = {2}, float[1] value = {2.5}> {"
+        " shape = Shape (x) n = Gather (shape, first) half = Div (n, two) more = Add (half, one) rest = Mod (n, more)"
+        " above = Cast <to = 1> (rest) below = Cast <to = 1> (more) quotient = Div (above, below)"
+        f" whole = {rounding} (quotient) count = Cast <to = 7> (whole) y = Expand (value, count) }}"
+    )
+    module = onnx2nn.load(model)
+    for n in (2, 3, 5, 7, 8, 40):
+        x = torch.zeros(n)
+        check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), (x,)), f"at {n}")

@@ -19,7 +19,10 @@ MAX_ELEMENTS = 16
 """The maximum length of a vector of sizes."""
 
 _KINDS = (ir.DataType.INT64, ir.DataType.FLOAT)
-_DTYPES = (torch.int64, torch.float32)
+_DTYPES: dict[torch.dtype | None, np.dtype[Any]] = {
+    torch.int64: np.dtype(np.int64),
+    torch.float32: np.dtype(np.float32),
+}
 
 
 class _OfData:
@@ -65,13 +68,12 @@ def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any],
         return ()
     if not any(isinstance(v, (Constant, ShapeValues)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
         return ()
-    arrays = [_numbers(value) for value in inputs]
-    if any(array is None for array in arrays):
+    found = [_numbers(value) for value in inputs]
+    numbers = [values for values in found if values is not None]
+    if len(numbers) < len(found):
         return ()
     try:
-        known = evaluate(
-            row, arrays, [np.dtype(np.int64)] * len(arrays), attributes
-        )  # any dtype: the numbers are only moved
+        known = evaluate(row, [values.array for values in numbers], [values.dtype for values in numbers], attributes)
     except Exception:  # of numpy, on the placeholder; unknown numbers are read at run time
         return ()
     if not isinstance(known, ShapeValues) or known.array.shape != (length,):
@@ -79,14 +81,19 @@ def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any],
     return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
 
 
-def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
+def _numbers(value: Any) -> ShapeValues | None:
     """Returns a number or vector with `_OF_DATA` for unknown elements, None for any other value."""
     if isinstance(value, ShapeValues):
-        return value.array if value.array.ndim < 2 else None
+        return value if value.array.ndim < 2 else None
     if isinstance(value, Constant):
-        small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS
-        return value.numpy().astype(object) if small and value.kind in _KINDS else None
+        if len(value.shape) > 1 or math.prod(value.shape) > MAX_ELEMENTS or value.kind not in _KINDS:
+            return None
+        known = value.numpy()
+        return ShapeValues(known.astype(object), known.dtype)
     if not isinstance(value, Tensor) or value.spec.shape is None:
+        return None
+    dtype = _DTYPES.get(value.spec.dtype)
+    if dtype is None:
         return None
     shape = value.shape
     if len(shape) > 1 or not all(isinstance(size, int) and size <= MAX_ELEMENTS for size in shape):
@@ -95,4 +102,4 @@ def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
     array[...] = _OF_DATA
     for position, item in enumerate(value.elements):
         array[position] = _OF_DATA if item is None else item
-    return array
+    return ShapeValues(array, dtype)
