@@ -202,6 +202,17 @@ def test_what_is_known_decides_a_minimum() -> None:
     assert facts.decide(is_zero(quotient))
 
 
+def test_a_size_that_stands_for_0_is_told_apart() -> None:
+    """Reshape's 0 stands for a dimension of its input: files of torch's older exporter have dozens of such choices."""
+    n, facts = _n(), Facts()
+    filled = choose(equal(n, 0), 4, n)
+    assert facts.decide(at_most(1, filled))
+    assert facts.decide(equal(n * n % filled, 0))
+    assert facts.decide(equal(n * n // filled, n))
+    assert facts.decide(equal(filled, 0)) is False
+    assert facts.decide(at_most(4, filled)) is None
+
+
 def test_a_sign_is_printed_before_a_whole_quotient_or_remainder() -> None:
     n, m = _n("n"), _n("m", 1)
     assert repr(-(n // 3)) == "-(n // 3)"

@@ -400,17 +400,26 @@ class _Proof:
         facts = [fact for fact in holds if not (isinstance(fact, bool) and fact)]
         if any(fact is False for fact in facts):
             return True  # the case does not occur
-        found = [number for fact in facts if isinstance(fact, Condition) for number in _not_negative_by(fact)]
+        conditions = [fact for fact in facts if isinstance(fact, Condition)]
+        found = [number for fact in conditions for number in (*_not_negative_by(fact), *self._apart_from_zero(fact))]
         for fact in found:  # the case does not occur either
             most = self._facts.bounds(fact)[1]
             if most is not None and most < 0:
                 return True
-        known = dict(number for fact in facts if isinstance(fact, Condition) for number in _known_by(fact))
+        known = dict(number for fact in conditions for number in _known_by(fact))
         try:
             there = replaced(replaced(size, {atom: value}), known)
         except ZeroDivisionError:  # the case may not occur, which is not proven
             return False
         return self.not_negative(there, [*given, *found], splits)
+
+    def _apart_from_zero(self, condition: Condition) -> Iterator[Size]:
+        """Yields a number that is not negative as another, which never crosses 0, is not 0: `n - 1` for a size `n`."""
+        if condition.kind == "!=":
+            least, most = self._facts.bounds(condition.operands[0])
+            number = subtract(multiply(condition.operands[0], 1 if least == 0 else -1), 1)
+            if (least == 0 or most == 0) and isinstance(number, Size):
+                yield number
 
     def _without_quotient(self, size: Size) -> Number | None:
         """Returns a lower bound of a multiple of `size`, in which one quotient is replaced by its linear bound."""
@@ -442,8 +451,13 @@ def _comparable(size: Size, facts: Iterable[Size]) -> Iterator[Size]:
 
 
 def _cases(size: Size) -> list[tuple[Atom, Number, list[Truth]]] | None:
-    """Returns the cases of one atom: what it is, and the conditions that hold then; None where no atom has cases."""
-    for atom in sorted({atom for monomial, _ in size.terms for atom in monomial}, key=lambda atom: -atom.number):
+    """Returns the cases of one atom: what it is, and the conditions that hold then; None where no atom has cases.
+
+    Choices inside of other atoms, such as the divisor of a quotient, come last.
+    """
+    outer = sorted({atom for monomial, _ in size.terms for atom in monomial}, key=lambda atom: -atom.number)
+    inner = (atom for atom in ordered_atoms(size, lambda atom: bool(atom.symbols)) if isinstance(atom, Choice))
+    for atom in (*outer, *inner):
         if isinstance(atom, Extreme):
             kind, *numbers = atom.key
             sign = 1 if kind == "max" else -1
