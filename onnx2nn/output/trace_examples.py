@@ -36,8 +36,9 @@ def runs_of(
 ) -> Iterator[Run]:
     """Yields runs of the module: on the given inputs, then on generated ones at other sizes of dynamic dimensions.
 
-    Runs with an output of NaN alone come last. It is divided by what is 0 at small sizes, such as `width // 8 - 1`, and
-    runtimes compute different numbers of NaN (GridSample), so that a comparison there says nothing.
+    Runs with an output of NaN alone, or without elements, come last. It is divided by what is 0 at small sizes, such as
+    `width // 8 - 1`, and runtimes compute different numbers of NaN (GridSample), so that a comparison there says
+    nothing. In images of a few pixels nothing is detected, and ONNX Runtime refuses images without pixels.
 
     Args:
         module: the module.
@@ -49,7 +50,7 @@ def runs_of(
         InputError: no run is possible.
     """
     tried: list[Any] = []
-    of_nan: list[Run] = []
+    of_nothing: list[Run] = []
     if given is not None:
         arrays = [value if isinstance(value, np.ndarray) else value.detach().cpu().numpy() for value in given]
         yield arrays, run_module(module, arrays)
@@ -68,8 +69,8 @@ def runs_of(
                     failure = failure or error
                     continue
                 given = run[0]
-                if any(map(_is_nan, run[1])):
-                    of_nan.append(run)
+                if any(map(_tells_nothing, run[1])):
+                    of_nothing.append(run)
                 else:
                     yield run
             if given is not None:
@@ -79,11 +80,11 @@ def runs_of(
             raise
     if given is None:
         raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
-    yield from of_nan
+    yield from of_nothing
 
 
 def _run_of(module: Any, arrays: Sequence[np.ndarray]) -> Run:
-    """Returns the run on inputs, or on integers of 1 where it fails or has an output of NaN alone.
+    """Returns the run on inputs, or on integers of 1 where it fails or has an output that tells nothing.
 
     Integers may be a mask, which is mostly 1, whatever its name is: other numbers make infinities of the scores, or
     positions beyond a table.
@@ -102,7 +103,7 @@ def _run_of(module: Any, arrays: Sequence[np.ndarray]) -> Run:
         except VerificationError as error:
             failure = failure or error
             continue
-        if not any(map(_is_nan, runs[-1][1])):
+        if not any(map(_tells_nothing, runs[-1][1])):
             return runs[-1]
     if not runs:
         assert failure is not None
@@ -110,13 +111,13 @@ def _run_of(module: Any, arrays: Sequence[np.ndarray]) -> Run:
     return runs[0]
 
 
-def _is_nan(output: Any) -> bool:
-    """Returns whether all elements of an output are NaN."""
+def _tells_nothing(output: Any) -> bool:
+    """Returns whether an output has no elements but NaN."""
     import torch
 
-    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or not output.numel():
+    if not isinstance(output, torch.Tensor):
         return False
-    return bool(output.double().isnan().all())
+    return not output.numel() or (output.is_floating_point() and bool(output.double().isnan().all()))
 
 
 def _examples(
