@@ -422,3 +422,49 @@ def test_pools_are_modules(exporter: str, rank: int) -> None:
     assert found == {name: type(inner) for name, inner in original.named_children()}
     for x in (first, second):
         check_same(run(module, (x,)), run(original, (x,)), f"pools of {rank} dimensions")
+
+
+class Relative(nn.Module):
+    """Multiplies by a table's transpose, which exporters fold into a constant without a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.table = nn.Parameter(torch.randn(7, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) @ self.table.transpose(0, 1)).relu()
+
+
+def test_a_layer_without_a_name_stands_where_it_is_called() -> None:
+    original = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Relative(), nn.Linear(7, 2))).eval()
+    x = torch.randn(2, 3, 4)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("relative", original, (x,)))
+    assert module.meta["onnx2nn"]["tree"]["flat"] == {}
+    check_same(run(module.get_submodule("1"), (x,)), run(original[1], (x,)), "the block")
+    check_same(run(module, (x,)), run(original, (x,)), "all")
+
+
+def test_an_if_without_a_scope_stands_where_its_values_are_used() -> None:
+    """As in detectors: torch's older exporter gives no scope to what it makes of functions with several branches."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[n, 3] x) => (float[n, 2] y) <
+                float[3, 4] "net.first.weight" = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+                float[4, 2] "net.last.weight" = {1, 0, 2, 1, 0, 1, 1, 1}, float half = {0.5}
+            > {
+                ["/net/first/MatMul"] a = MatMul (x, "net.first.weight")
+                ["/net/ReduceMax"] m = ReduceMax <keepdims = 0> (a)
+                ["/net/Greater"] c = Greater (m, half)
+                ["If_3"] b = If (c) <
+                    then_branch = t () => (float[n, 4] d) { d = Neg (a) },
+                    else_branch = e () => (float[n, 4] f) { f = Exp (a) }
+                >
+                ["/net/last/MatMul"] y = MatMul (b, "net.last.weight")
+            }""")
+    )
+    assert [name for name, _ in module.named_children()] == ["net"]
+    assert [name for name, _ in module.net.named_children()] == ["first", "If_3", "last"]
+    assert module.meta["onnx2nn"]["tree"]["flat"] == {}
+    assert module.state_dict().keys() >= {"net.first.weight", "net.last.weight"}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import fx
 
+from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
@@ -92,11 +93,12 @@ class _Owners:
         """Places the layers, and the calls whose scopes the file names."""
         for node in self.program.graph.nodes:
             scope = self.declared.get(node)
+            named = node.op == "call_module" and self._is_named(str(node.target), scope)
             if node.op in ("placeholder", "output"):
                 self.scope[node] = ()
             elif node.op == "get_attr":
                 continue
-            elif node.op == "call_module" and (scope is not None or str(node.target) not in self.program.nameless):
+            elif named:
                 self.scope[node] = self.clip(path_of(node.target)[:-1])
             elif scope is not None:
                 self.scope[node] = self.clip(scope)
@@ -104,8 +106,13 @@ class _Owners:
                     self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
             else:
                 self.unknown[node] = None
-                if node.op == "call_module":
-                    self.nameless[node] = None
+            if node.op == "call_module" and not named:
+                self.nameless[node] = None
+
+    def _is_named(self, target: str, scope: Path | None) -> bool:
+        """Returns whether a layer's path says where it is called; the name of an If or a Loop may have no scope."""
+        control_flow = isinstance(self.program.root.get_submodule(target), CONTROL_FLOW)
+        return target not in self.program.nameless and not (control_flow and scope is None)
 
     def _weights(self) -> Iterator[tuple[fx.Node, Path]]:
         """Yields the reads of weights with the containers that hold the weights."""
