@@ -202,6 +202,14 @@ def test_what_is_known_decides_a_minimum() -> None:
     assert facts.decide(is_zero(quotient))
 
 
+def test_a_bound_decides_which_way_a_quotient_is_rounded() -> None:
+    n, facts = _n(), Facts()
+    quotient = truncated_divide(n - 400, 2)
+    assert facts.settled(quotient) is quotient
+    assert facts.assume(at_most(400, n))
+    assert facts.settled(quotient) is (n - 400) // 2
+
+
 def test_a_size_that_stands_for_0_is_told_apart() -> None:
     """Reshape's 0 stands for a dimension of its input: files of torch's older exporter have dozens of such choices."""
     n, facts = _n(), Facts()

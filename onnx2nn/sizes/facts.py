@@ -124,6 +124,8 @@ class Facts:
                 truth = self.decide(condition)
                 if truth is not None:
                     given[atom] = replaced(one if truth else other, given)
+            elif isinstance(atom, Truncated) and self._is_floored(*atom.key[1:]):
+                given[atom] = replaced(floor_divide(*atom.key[1:]), given)
             elif isinstance(atom, Extreme) and not atom.symbols.isdisjoint(self.intervals):
                 kind, *numbers = atom.key
                 kept = self._unbeaten(kind, numbers)
@@ -133,6 +135,11 @@ class Facts:
             return replaced(value, given)
         except ZeroDivisionError:  # as in `with_values`
             return value
+
+    def _is_floored(self, a: Number, b: Number) -> bool:
+        """Returns whether a quotient that is rounded towards zero is one that is rounded down, by bounds alone."""
+        (least, _), (smallest, _) = self.bounds(a), self.bounds(b)
+        return least is not None and least >= 0 and smallest is not None and smallest > 0
 
     def _unbeaten(self, kind: str, numbers: Sequence[Number]) -> list[Number]:
         """Returns the numbers of a minimum or maximum but those that by their bounds are not it, or not it alone."""
