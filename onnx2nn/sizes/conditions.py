@@ -12,7 +12,18 @@ from functools import reduce
 from typing import Any, Literal, Union
 from weakref import WeakValueDictionary
 
-from onnx2nn.sizes.expression import Broadcast, Extreme, Number, Size, Symbol, bounds, multiply, of_terms, subtract
+from onnx2nn.sizes.expression import (
+    Broadcast,
+    Extreme,
+    Number,
+    Size,
+    Symbol,
+    bounds,
+    multiply,
+    of_terms,
+    subtract,
+    terms_of,
+)
 
 Truth = Union[bool, "Condition"]
 
@@ -96,6 +107,8 @@ def _of_parts(size: Size) -> Truth | None:
     for monomial, factor in size.terms:
         if len(monomial) == 1 and isinstance(monomial[0], (Extreme, Broadcast)) and abs(factor) == 1:
             kind, *numbers = monomial[0].key
+            if all(len(terms_of(number)) != len(size.terms) - 1 for number in numbers):
+                continue  # the rest is none of them
             rest = of_terms({other: count for other, count in size.terms if other != monomial})
             one = multiply(rest, -factor)
             if one not in numbers:
