@@ -773,3 +773,26 @@ def test_samples_of_a_sound(tmp_path: Path) -> None:
         " y = Conv <strides = [300]> (wide, w) }"
     )
     assert "dynamic dimensions: batch" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("exporter", ["export_onnx", "dynamo", "torchscript"])
+def test_an_image_is_padded_to_a_multiple(exporter: str, tmp_path: Path) -> None:
+    """`-(-n // 32) * 32`: torch's newer exporter rounds the quotient of a negative number towards zero."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[m] y)'
+            " <float by = {32}, int64[1] zero = {0}, int64 multiple = {32}> {"
+            " s = Shape (x) f = Cast <to = 1> (s) q = Div (f, by) c = Ceil (q) i = Cast <to = 7> (c)"
+            " full = Mul (i, multiple) more = Sub (full, s) pads = Concat <axis = 0> (zero, more) y = Pad (x, pads) }"
+        )
+    )
+    path, x = tmp_path / "m.onnx", torch.ones(7)
+    if exporter == "export_onnx":
+        onnx2nn.export_onnx(module, path)
+    elif exporter == "dynamo":
+        shapes = ({0: torch.export.Dim.DYNAMIC},)
+        torch.onnx.export(module, (x,), path, dynamo=True, verbose=False, dynamic_shapes=shapes)
+    else:
+        torch.onnx.export(module, (x,), path, dynamo=False, dynamic_axes={"x": {0: "n"}}, input_names=["x"])
+    for size in (2, 31, 32, 33, 64, 90):
+        check_against_onnxruntime(path, module, [torch.arange(float(size))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -148,6 +149,17 @@ def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
     return (~behind).sum(-1)
 
 
+def _floor_division(a: Any, b: Any) -> Any:
+    """`a // b` of sizes, of which torch.onnx.export makes a Div, which rounds towards zero.
+
+    The older exporter traces sizes as tensors.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    known = not isinstance(a, torch.Tensor) and statically_known_true(a >= 0)
+    return a // b if known else (a - a % b) // b
+
+
 def _choose(choice: If, *inputs: Any) -> Any:
     """Calls an If whose branches torch.onnx.export sees in the form that it exports correctly.
 
@@ -260,6 +272,7 @@ _REPLACEMENTS = {
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
     torch.searchsorted: _places,
+    operator.floordiv: _floor_division,
 }
 """Replacements for calls that torch.onnx.export cannot export."""
 
