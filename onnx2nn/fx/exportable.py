@@ -156,8 +156,13 @@ def _floor_division(a: Any, b: Any) -> Any:
     """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    known = not isinstance(a, torch.Tensor) and statically_known_true(a >= 0)
-    return a // b if known else (a - a % b) // b
+    if isinstance(a, torch.Tensor):
+        return (a - a % b) // b
+    if statically_known_true(a >= 0):
+        return a // b
+    if statically_known_true(a <= 0) and statically_known_true(b > 0):
+        return -((b - 1 - a) // b)
+    return (a - a % b) // b
 
 
 def _choose(choice: If, *inputs: Any) -> Any:

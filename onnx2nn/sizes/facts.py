@@ -9,7 +9,7 @@ a number (`multiples`) has one form in all that it is part of.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, equal, negation
@@ -124,32 +124,17 @@ class Facts:
                 truth = self.decide(condition)
                 if truth is not None:
                     given[atom] = replaced(one if truth else other, given)
-            elif isinstance(atom, Truncated) and self._is_floored(*atom.key[1:]):
+            elif isinstance(atom, Truncated) and _is_floored(*map(self.bounds, atom.key[1:])):
                 given[atom] = replaced(floor_divide(*atom.key[1:]), given)
             elif isinstance(atom, Extreme) and not atom.symbols.isdisjoint(self.intervals):
                 kind, *numbers = atom.key
-                kept = self._unbeaten(kind, numbers)
+                kept = _unbeaten(kind, numbers, self.bounds)
                 if len(kept) < len(numbers):
                     given[atom] = replaced(operation(kind)(*kept), given)
         try:
             return replaced(value, given)
         except ZeroDivisionError:  # as in `with_values`
             return value
-
-    def _is_floored(self, a: Number, b: Number) -> bool:
-        """Returns whether a quotient that is rounded towards zero is one that is rounded down, by bounds alone."""
-        (least, _), (smallest, _) = self.bounds(a), self.bounds(b)
-        return least is not None and least >= 0 and smallest is not None and smallest > 0
-
-    def _unbeaten(self, kind: str, numbers: Sequence[Number]) -> list[Number]:
-        """Returns the numbers of a minimum or maximum but those that by their bounds are not it, or not it alone."""
-        kept = list(numbers)
-        for number in numbers:
-            for other in [other for other in kept if other is not number and number in kept]:
-                least, most = self.bounds(subtract(other, number))
-                if (least is not None and least >= 0) if kind == "max" else (most is not None and most <= 0):
-                    kept.remove(number)
-        return kept
 
     def with_values(self, value: Any) -> Any:
         """Returns a number or condition with the symbols of known value replaced, an int where one value is left.
@@ -320,6 +305,23 @@ def _interval_with(atom: Atom, fresh: Mapping[Size, Symbol]) -> Interval:
         return bounds(operation(kind)(*made))
     except ZeroDivisionError:
         return atom.interval
+
+
+def _is_floored(dividend: Interval, divisor: Interval) -> bool:
+    """Returns whether a quotient that is rounded towards zero is one that is rounded down, by bounds alone."""
+    (least, _), (smallest, _) = dividend, divisor
+    return least is not None and least >= 0 and smallest is not None and smallest > 0
+
+
+def _unbeaten(kind: str, numbers: Sequence[Number], bounds: Callable[[Number], Interval]) -> list[Number]:
+    """Returns the numbers of a minimum or maximum but those that by their bounds are not it, or not it alone."""
+    kept = list(numbers)
+    for number in numbers:
+        for other in [other for other in kept if other is not number and number in kept]:
+            least, most = bounds(subtract(other, number))
+            if (least is not None and least >= 0) if kind == "max" else (most is not None and most <= 0):
+                kept.remove(number)
+    return kept
 
 
 def _not_negative_by(condition: Condition) -> Iterator[Size]:
