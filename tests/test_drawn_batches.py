@@ -55,7 +55,7 @@ def _outcome(seed: int) -> tuple[str, str]:
         try:
             with torch.no_grad():
                 found = module(torch.from_numpy(x))
-        except Exception as error:  # of any class: as many samples as there are can be given
+        except Exception as error:  # of any class: it counts as wrong, as a freed batch takes any number of samples
             return "wrong", f"{about}{way}, a batch of {count}: {error!r}"
         results = [found] if isinstance(found, torch.Tensor) else list(found)
         for info, ours, *samples in zip(model.graph.output, results, *alone, strict=True):

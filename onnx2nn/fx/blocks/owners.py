@@ -111,8 +111,9 @@ class _Owners:
 
     def _is_named(self, target: str, scope: Path | None) -> bool:
         """Returns whether a layer's path says where it is called; the name of an If or a Loop may have no scope."""
-        control_flow = isinstance(self.program.root.get_submodule(target), CONTROL_FLOW)
-        return target not in self.program.nameless and not (control_flow and scope is None)
+        if target in self.program.nameless:
+            return False
+        return scope is not None or not isinstance(self.program.root.get_submodule(target), CONTROL_FLOW)
 
     def _weights(self) -> Iterator[tuple[fx.Node, Path]]:
         """Yields the reads of weights with the containers that hold the weights."""
