@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
+from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.importing.plan import LIST
 
@@ -468,3 +469,26 @@ def test_an_if_without_a_scope_stands_where_its_values_are_used() -> None:
     assert [name for name, _ in module.net.named_children()] == ["first", "If_3", "last"]
     assert module.meta["onnx2nn"]["tree"]["flat"] == {}
     assert module.state_dict().keys() >= {"net.first.weight", "net.last.weight"}
+
+
+def test_a_size_that_data_decide_is_checked_in_front_of_the_block_that_needs_it() -> None:
+    """The block begins before the number is known, and is called behind it."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[n, 4] x) => (float[n, 4] y) <
+                float[4, 4] "net.linear.weight" = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+                int64[2] shape = {-1, 6}
+            > {
+                ["/net/linear/MatMul"] a = MatMul (x, "net.linear.weight")
+                ["/NonZero"] p = NonZero (x)
+                ["/net/Reshape"] q = Reshape (p, shape)
+                ["/net/Cast"] f = Cast <to = 1> (q)
+                ["/net/ReduceSum"] s = ReduceSum <keepdims = 0> (f)
+                ["/net/Add"] y = Add (a, s)
+            }""")
+    )
+    calls = [str(node.target) for node in module.graph.nodes if node.target in ASSERTIONS or node.op == "call_module"]
+    assert len(calls) == 2 and calls[1] == "net", calls
+    with pytest.raises(ValueError, match=r"u0 % 3 == 0 is needed by node '/net/Reshape'"):
+        module(torch.eye(4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -89,8 +89,9 @@ class Divider(Generic[N, R]):
         found: receives the regions.
     """
 
-    def __init__(self, nodes: Iterable[N], scope: Mapping[N, Path], containers: Iterable[Path], found: Regions[R]):
-        self.nodes, self.found = list(nodes), found
+    def __init__(self, nodes: Sequence[N], scope: Mapping[N, Path], containers: Iterable[Path], found: Regions[R]):
+        self.checks = _checks(nodes)
+        self.nodes, self.found = _early(nodes, self.checks), found
         self.position = {node: index for index, node in enumerate(self.nodes)}
         self.inputs: dict[N, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
         self.direct: dict[Path, list[N]] = {}
@@ -167,16 +168,17 @@ class Divider(Generic[N, R]):
         for item, used in waits.items():
             for other in used:
                 followers[other].append(item)
-        queue = [(position, item) for item, position in first.items() if not waits[item]]  # no two positions are equal
+        # No two positions are equal.
+        queue = [(item not in self.checks, position, item) for item, position in first.items() if not waits[item]]
         heapq.heapify(queue)
         order: list[Item] = []
         while queue:
-            _, item = heapq.heappop(queue)
+            *_, item = heapq.heappop(queue)
             order.append(item)
             for follower in followers[item]:
                 waits[follower].discard(item)
                 if not waits[follower]:
-                    heapq.heappush(queue, (first[follower], follower))
+                    heapq.heappush(queue, (follower not in self.checks, first[follower], follower))
         if len(order) == len(first):
             return order
         stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
@@ -230,6 +232,27 @@ class Divider(Generic[N, R]):
         values = (node for item in region.items for node in values_of(item))
         region.outputs = [node for node in values if not inside.issuperset(node.users)]
         region.outputs.sort(key=self.position.__getitem__)
+
+
+def _checks(nodes: Sequence[N]) -> set[N]:
+    """Returns the calls that nothing uses, and what only they use."""
+    checks = set[N]()
+    for node in reversed(nodes):
+        if node.op not in ("placeholder", "output") and checks.issuperset(node.users):
+            checks.add(node)
+    return checks
+
+
+def _early(nodes: Sequence[N], checks: Collection[N]) -> list[N]:
+    """Returns a program in which each check follows the last of the values that it needs.
+
+    A block that needs what is checked begins before the call that the check was recorded for.
+    """
+    place = {node: index for index, node in enumerate(nodes)}
+    for node in nodes:
+        if node in checks:
+            place[node] = max((place[used] for used in node.all_input_nodes), default=place[node])
+    return sorted(nodes, key=place.__getitem__)
 
 
 def _reaches_itself(item: Item, followers: Mapping[Item, Sequence[Item]]) -> bool:

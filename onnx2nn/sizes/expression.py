@@ -325,7 +325,9 @@ class Truncated(Atom):
 def floor_divide(a: Number, b: Number) -> Number:
     """Returns the quotient, rounded down. Where the divisor is 0, the model fails; no fact is claimed there.
 
-    Laws: `(b * q + r) // b = q + r // b`, `(a // b) // c = a // (b * c)` for `b, c > 0`, and common factors cancel.
+    Laws: `(b * q + r) // b = q + r // b`, `(a // b + d) // c = (a + b * d) // (b * c)` for `b, c > 0`, common factors
+    cancel, and `(b * x - r) // b = x - (r + b - 1) // b`: of the two forms that a quotient by an int has, it is the one
+    with smaller factors, so that `31 * n // 32`, `n + -n // 32` and `n - (n + 31) // 32` are the same.
 
     Raises:
         ZeroDivisionError: the divisor is the int 0.
@@ -360,12 +362,17 @@ def _divided_by_int(a: Number, b: int) -> Number:
     if common > 1:  # (common * p + r) // (common * c) = (p + r // common) // c
         inner = of_terms({m: c // common for m, c in remainder.terms})
         return add(of_terms(whole), floor_divide(inner, b // common))
-    if len(remainder.terms) == 1:
-        (((*_, atom), coefficient),) = remainder.terms
-        if len(remainder.terms[0][0]) == 1 and coefficient == 1 and isinstance(atom, Quotient):
+    atoms, constant = {m: c for m, c in remainder.terms if m}, dict(remainder.terms).get((), 0)
+    complement = {m: b - c for m, c in atoms.items()}
+    if sum(complement.values()) < sum(atoms.values()):
+        rounded_up = floor_divide(add(of_terms(complement), b - 1 - constant), b)
+        return subtract(add(of_terms(whole), of_terms(dict.fromkeys(atoms, 1))), rounded_up)
+    if len(atoms) == 1:
+        (((*others, atom), coefficient),) = atoms.items()
+        if not others and coefficient == 1 and isinstance(atom, Quotient):
             _, dividend, divisor = atom.key
             if isinstance(divisor, int) and divisor > 0:
-                return add(of_terms(whole), floor_divide(dividend, divisor * b))
+                return add(of_terms(whole), floor_divide(add(dividend, constant * divisor), divisor * b))
     return add(of_terms(whole), _quotient(remainder, b))
 
 
