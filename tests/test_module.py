@@ -257,3 +257,22 @@ def test_instance_norm_has_the_authors_keys(tmp_path: Path) -> None:
     original = nn.Sequential(nn.InstanceNorm2d(3, affine=True), nn.Conv2d(3, 2, 1)).eval()
     torch.onnx.export(original, (torch.rand(1, 3, 4, 4),), str(tmp_path / "m.onnx"), dynamo=False)
     assert list(onnx2nn.load(tmp_path / "m.onnx").state_dict()) == list(original.state_dict())
+
+
+def test_a_number_is_written_on_either_side() -> None:
+    """A number on the left of a quotient is none: torch multiplies its reciprocal, which rounds twice."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[n] x) => (float[n] y, bool[n] z) <float one = {1}, float three = {3}> {
+                d = Sub (one, x)
+                m = Mul (three, d)
+                y = Div (three, m)
+                z = Less (three, x)
+            }""")
+    )
+    assert "1.0 - x" in module.code and "3.0 * sub" in module.code and "3.0 < x" in module.code
+    assert dict(module.named_buffers()).keys() == {"three"}
+    x = torch.tensor([0.3, 4.0, -7.0])
+    y, z = module(x)
+    assert torch.equal(y, torch.tensor(3.0) / (3.0 * (1.0 - x))) and z.tolist() == [False, True, False]

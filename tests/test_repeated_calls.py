@@ -65,6 +65,31 @@ class Unrolled(nn.Module):
         return self.head(x)
 
 
+class Gate(nn.Module):
+    """A gate with a number on the left of its difference, and an activation in a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.gate = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = torch.sigmoid(self.gate(x))
+        return (1 - z) * x + z * self.mix(x)
+
+
+class Refined(nn.Module):
+    """One gate three times, as optical flow is refined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.update, self.head = Gate(), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = self.update(x)
+        return self.head(x)
+
+
 class Parts(nn.Module):
     """A block of which one call uses one result, and the other call both."""
 
@@ -98,6 +123,7 @@ def _inputs(count: int, *sizes: int) -> tuple[torch.Tensor, ...]:
 MODELS: dict[type[nn.Module], tuple[int, list[str]]] = {
     Twins: (2, ["encoder", "encoder.layers.0", "encoder.layers.1", "encoder.last"]),
     Unrolled: (1, ["layer"]),
+    Refined: (1, ["update", "update.mix", "update.mix.1"]),
 }
 both = pytest.mark.parametrize("exporter", sorted(EXPORTERS))
 

@@ -151,11 +151,20 @@ class Tensor:
             data, index = args
             index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
             return tracer.call("call_function", operator.getitem, (data, index), {})
+        if function in _WRITTEN and len(args) == 2 and not kwargs:
+            return tracer.call("call_function", _WRITTEN[function], args, {})
         if getattr(torch.Tensor, name, None) is function:
             if name == "__setitem__" or name[-1] == "_" != name[-2]:
                 raise TraceError(f"a constant is written to (.{name})")  # its later uses would not see it
             return tracer.call("call_method", name, args, kwargs or {})
         return tracer.call("call_function", function, args, kwargs or {})
+
+
+_WRITTEN = {getattr(torch.Tensor, name): getattr(operator, name) for name in ("add", "sub", "mul", "lt", "le", "gt", "ge")}
+"""The operator that is written for a method, where a number on its left computes what a tensor there does: `1 - x`.
+
+`1 / x` is none of them: torch multiplies the reciprocal.
+"""
 
 
 def _operators() -> None:

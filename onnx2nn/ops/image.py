@@ -91,6 +91,7 @@ def _scaled(size: Any, scale: Any) -> Any:
     return math.floor(size * scale)
 
 
+@functools.lru_cache(maxsize=64)
 def _floors_alike(scale: float) -> bool:
     """Whether floor(size * scale) is the same in Python's and in float32 numbers for sizes up to 65536."""
     sizes = np.arange(1 << 16)

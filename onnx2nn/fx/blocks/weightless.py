@@ -19,6 +19,9 @@ from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
 
+_CALL = re.compile(r"_\d+$")
+"""What torch's older exporter adds to the name of a module for its second and later calls."""
+
 Made = tuple[type[nn.Module], dict[str, Any]]
 """The class of a module and the arguments of its constructor."""
 
@@ -46,8 +49,8 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
         place = _place(root, path)
         if not place:
             continue
-        base = (*place[:-1], place[-1].rstrip("0123456789").removesuffix("_"))
-        if place[-1] != base[-1] and made.get(base) == first:
+        base = _place(root, (*path[:-1], _CALL.sub("", path[-1])))
+        if base != place and made.get(base) == first:
             place = base  # the second call of a module
         else:
             around, name = container(root, ".".join(place))
@@ -129,7 +132,7 @@ class _Called:
         if path not in self._found:
             (found, around), step = self._module(path[:-1]), path[-1]
             inner = child_of(around, step if step.isdecimal() else identifier(step))
-            base = re.sub(r"_\d+$", "", step) if inner is None else step
+            base = _CALL.sub("", step) if inner is None else step
             if base != step:
                 first = child_of(around, base)
                 if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
