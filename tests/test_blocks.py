@@ -21,8 +21,8 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.fx.blocks.flattening import flattened
+from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.importing.plan import LIST
 
 

@@ -264,7 +264,9 @@ def test_a_number_is_written_on_either_side() -> None:
     module = onnx2nn.load(
         onnx.parser.parse_model("""
             <ir_version: 8, opset_import: ["" : 17]>
-            g (float[n] x) => (float[n] y, bool[n] z) <float one = {1}, float three = {3}> {
+            g (float[n] x) => (float[n] y, bool[n] z) {
+                one = Constant <value_float = 1.0> ()
+                three = Constant <value_float = 3.0> ()
                 d = Sub (one, x)
                 m = Mul (three, d)
                 y = Div (three, m)
@@ -272,7 +274,7 @@ def test_a_number_is_written_on_either_side() -> None:
             }""")
     )
     assert "1.0 - x" in module.code and "3.0 * sub" in module.code and "3.0 < x" in module.code
-    assert dict(module.named_buffers()).keys() == {"three"}
+    assert len([*module.buffers()]) == 1
     x = torch.tensor([0.3, 4.0, -7.0])
     y, z = module(x)
     assert torch.equal(y, torch.tensor(3.0) / (3.0 * (1.0 - x))) and z.tolist() == [False, True, False]

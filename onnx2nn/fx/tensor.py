@@ -160,7 +160,9 @@ class Tensor:
         return tracer.call("call_function", function, args, kwargs or {})
 
 
-_WRITTEN = {getattr(torch.Tensor, name): getattr(operator, name) for name in ("add", "sub", "mul", "lt", "le", "gt", "ge")}
+_WRITTEN = {
+    getattr(torch.Tensor, name): getattr(operator, name) for name in ("add", "sub", "mul", "lt", "le", "gt", "ge")
+}
 """The operator that is written for a method, where a number on its left computes what a tensor there does: `1 - x`.
 
 `1 / x` is none of them: torch multiplies the reciprocal.

@@ -79,7 +79,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
 
     def __init__(self, partition: Partition):
         program = self.program = partition.program
-        super().__init__(program.graph.nodes, program.scope, program.containers, partition)
+        super().__init__([*program.graph.nodes], program.scope, program.containers, partition)
         self.partition = partition
         self.layers: dict[Path, list[Path]] = {}
         for layer in program.layers:
