@@ -349,12 +349,19 @@ class Windows(nn.Module):
         return x.swapaxes(-2, -3).reshape(2, 3, 3, 2, 2, 8).permute(0, 5, 3, 1, 4, 2).reshape(2, 8, 6, 6)
 
 
+class Blocks(nn.Module):
+    """HaloNet's blocks of an image, which are split as a pixel shuffle's and stay apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2, 8, 3, 2, 3, 2).permute(0, 1, 3, 5, 2, 4).reshape(2, 8, 4, 9).transpose(1, 3)
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("build", [Heads, Windows])
+@pytest.mark.parametrize("build", [Heads, Windows, Blocks])
 def test_fixed_sizes(build: Callable[[], nn.Module], exporter: str) -> None:
     """Nothing is dropped, and every attention is one call."""
     generator = torch.Generator().manual_seed(0)
-    widths = {Heads: [(2, 5, 16), (2, 5, 8), (2, 5, 8)], Windows: [(2, 8, 6, 6)]}[build]
+    widths = {Heads: [(2, 5, 16), (2, 5, 8), (2, 5, 8)], Windows: [(2, 8, 6, 6)], Blocks: [(2, 8, 6, 6)]}[build]
     inputs = tuple(torch.randn(shape, generator=generator) for shape in widths)
     path = EXPORTERS[exporter](f"raising_fixed_{build.__name__}", build(), inputs)
     module = onnx2nn.load(path)
@@ -364,6 +371,26 @@ def test_fixed_sizes(build: Callable[[], nn.Module], exporter: str) -> None:
     assert "softmax(" not in module.code
     outputs = check_against_onnxruntime(path, module, inputs)
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), outputs, "the literal import")
+
+
+def test_merged_heads_are_no_shuffle() -> None:
+    """Where the file states none of the sizes but the number of heads, as wav2vec2's and DeBERTa's attention."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 4, t, c] x, float[n, t] w) => (float[n, t, d] y)
+        <int64[1] four = {4}, int64[1] eight = {8}, int64[1] rest = {-1}, int64[1] s, int64[1] u> {
+            s = Shape <end = 1> (w)
+            u = Shape <start = 1> (w)
+            split = Concat <axis = 0> (s, four, u, eight)
+            join = Concat <axis = 0> (s, u, rest)
+            r = Relu (x)
+            a = Reshape (r, split)
+            b = Transpose <perm = [0, 2, 1, 3]> (a)
+            y = Reshape (b, join)
+        }""")
+    module = onnx2nn.load(model)
+    assert "ChannelShuffle" not in str(module.meta["onnx2nn"]["raising"])
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 5, 8), torch.randn(2, 5)))
 
 
 class Normalised(nn.Module):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,35 @@ def _split_shape(match: Match, facts: ValueFacts) -> list[int | None]:
     return [None if size is None or size < 1 else size for size in facts.ints(match["split"]) or []]
 
 
-def _pixel_shuffle(first: int, second: int, operator: str) -> Build:
-    """Returns a builder of a pixel shuffle whose factor is the size at the positions `first` and `second`."""
+def _merges(sizes: Sequence[int | None], groups: Iterable[Sequence[int]], joined: Sequence[int | None] | None) -> bool:
+    """Returns whether a Reshape's target may be that of dimensions that are merged: of `groups` of split `sizes`."""
+    if joined is None:
+        return True  # computed, and the comparison shows whether it is
+    merged = [_product([sizes[place] for place in group]) for group in groups]
+    known = [size if size is not None and size > 0 else None for size in joined]
+    return len(merged) == len(known) and all(None in (a, b) or a == b for a, b in zip(merged, known, strict=True))
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]  # none of them is None
+
+
+def _pixel_shuffle(first: int, second: int, groups: Sequence[Sequence[int]], operator: str) -> Build:
+    """Returns a builder of a pixel shuffle.
+
+    Args:
+        first: where its factor is in the target of the first Reshape.
+        second: where it is too.
+        groups: the positions there that the last Reshape merges.
+        operator: what is built.
+    """
 
     def build(match: Match, facts: ValueFacts) -> NewNode | None:
         sizes = _split_shape(match, facts)
         if len(sizes) != 6 or sizes[first] is None or sizes[first] != sizes[second]:
             return None
+        if not _merges(sizes, groups, facts.ints(match["join"])):
+            return None  # blocks of an image that stay apart, as a local attention takes them
         return NewNode(f"{OWN}::{operator}", (match["x"], match["split"], match["join"]), {"factor": sizes[first]})
 
     return build
@@ -68,9 +91,11 @@ def _channel_shuffle(match: Match, facts: ValueFacts) -> NewNode | None:
     sizes, joined = _split_shape(match, facts), facts.ints(match["join"])
     if len(sizes) < 4 or not sizes[1] or sizes[1] == 1 or joined is None or len(joined) != len(sizes) - 1:
         return None
-    channels = sizes[1] * (sizes[2] or 0)
-    wanted = [sizes[0], channels or None, *sizes[3:]]
-    if any(a and b and a != b for a, b in zip(wanted, (b if b and b > 0 else None for b in joined), strict=True)):
+    shape = facts.declared(match["x"]) or joined
+    if len(shape) != len(joined) or not any(size and size > 0 for size in (sizes[2], joined[1], shape[1])):
+        return None  # a network knows its channels
+    groups = ((0,), (1, 2), *((place,) for place in range(3, len(sizes))))
+    if not _merges(sizes, groups, joined):
         return None  # the sizes are merged in another way, as the heads of an attention are
     return NewNode(f"{OWN}::ChannelShuffle", (match["x"], match["split"], match["join"]), {"groups": sizes[1]})
 
@@ -236,13 +261,13 @@ RULES = (
     Rule(
         "PixelShuffle",
         parse(_PIXELS.format([0, 1, 4, 2, 5, 3])),
-        _pixel_shuffle(2, 3, "PixelShuffle"),
+        _pixel_shuffle(2, 3, ((0,), (1,), (4, 2), (5, 3)), "PixelShuffle"),
         _merged_sample((0,), (1, 2, 3), (4,), (5,)),
     ),
     Rule(
         "PixelUnshuffle",
         parse(_PIXELS.format([0, 1, 3, 5, 2, 4])),
-        _pixel_shuffle(3, 5, "PixelUnshuffle"),
+        _pixel_shuffle(3, 5, ((0,), (1, 3, 5), (2,), (4,)), "PixelUnshuffle"),
         _merged_sample((0,), (1,), (2, 3), (4, 5)),
     ),
     *(
