@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -444,6 +445,28 @@ def test_a_layer_without_a_name_stands_where_it_is_called() -> None:
     assert module.meta["onnx2nn"]["tree"]["flat"] == {}
     check_same(run(module.get_submodule("1"), (x,)), run(original[1], (x,)), "the block")
     check_same(run(module, (x,)), run(original, (x,)), "all")
+
+
+class Anchors(nn.Module):
+    """Looks up a table that it computes; the file has no weight of such a layer, and the scope is that of the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.head = nn.Linear(4, 6), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.arange(6, dtype=torch.float32).reshape(6, 1) * torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return self.head(table[self.score(x).argmax(-1)] + x)
+
+
+@both
+def test_a_table_that_a_block_computes_stands_in_it(exporter: str) -> None:
+    original = seeded(lambda: nn.Sequential(OrderedDict(model=Anchors()))).eval()
+    x = torch.randn(3, 4)
+    module = onnx2nn.load(EXPORTERS[exporter]("anchors", original, (x,)))
+    assert [name for name, _ in module.named_children()] == ["model"]
+    assert module.meta["onnx2nn"]["tree"]["flat"] == {}
+    check_same(run(module.model, (x,)), run(original, (x,)), "the block")
 
 
 def test_an_if_without_a_scope_stands_where_its_values_are_used() -> None:

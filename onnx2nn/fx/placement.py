@@ -101,17 +101,19 @@ class NamedPlacement:
             own = next((key for key in keys if key in author.names or key in author.states), None)
             if own is not None:
                 return LayerName(self._steps(own)[:-1], own=True)
-        if place is not None and place.path and not names:
+        if place is not None and place.path and (not names or self._holds_others(place)):
             return LayerName(self._path_in(place, layer))
         weight = self.origins.find(layer.state.get("weight"))
         return layer_name(node, self.at.step, weight.name if weight is not None else "")
 
     def _path_in(self, place: Place, layer: Layer) -> list[str]:
-        """Returns the path of a layer without weights: its place, or one inside where that holds other layers."""
+        """Returns the path of a layer without an author's weight: its place, or one inside where that holds others."""
         path = split_path(place.path)
-        if self.author is None or not any(key.startswith(f"{place.path}.") for key in self.author.names):
-            return path
-        return [*path, _WORD.sub("_", layer.kind.__name__).lower()]
+        return [*path, _WORD.sub("_", layer.kind.__name__).lower()] if self._holds_others(place) else path
+
+    def _holds_others(self, place: Place) -> bool:
+        """Returns whether the author's keys have the path of a place as that of a module around layers."""
+        return self.author is not None and any(key.startswith(f"{place.path}.") for key in self.author.names)
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""
