@@ -11,7 +11,17 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from onnx2nn.sizes import conditions, expression
-from onnx2nn.sizes.conditions import at_least_zero, at_most, equal, is_zero, less, negation, unequal
+from onnx2nn.sizes.conditions import (
+    at_least_zero,
+    at_most,
+    conjunction,
+    disjunction,
+    equal,
+    is_zero,
+    less,
+    negation,
+    unequal,
+)
 from onnx2nn.sizes.expression import (
     Size,
     Symbol,
@@ -193,6 +203,17 @@ def test_an_equation_with_a_minimum_or_a_broadcast_is_one_of_their_numbers() -> 
         assert negation(equal(a, b)) is unequal(a, b)
 
 
+def test_a_condition_that_follows_from_another_is_left_out() -> None:
+    n, m = _n("n"), _n("m")
+    assert equal(minimum(n, 64), 1) is equal(n, 1) and equal(maximum(n, 3), 5) is equal(n, 5)
+    assert disjunction([equal(n, 1), at_most(n, 64)]) is at_most(n, 64)
+    assert conjunction([equal(n, 1), at_most(n, 64)]) is equal(n, 1)
+    assert disjunction([at_least_zero(n - 3), at_least_zero(n - 5)]) is at_least_zero(n - 3)
+    assert conjunction([at_least_zero(n - 3), at_least_zero(n - 5), equal(m, 0)]) is conjunction(
+        [at_least_zero(n - 5), equal(m, 0)]
+    )
+
+
 def test_what_is_known_decides_a_minimum() -> None:
     n, m, facts = _n(), _n("m"), Facts()
     quotient = minimum(n, 64) * m % n
@@ -248,6 +269,9 @@ def test_a_sign_is_printed_before_a_whole_quotient_or_remainder() -> None:
         lambda n, m: maximum(maximum(n, m * 2) + 1, n * 3 + 1) - maximum(n, m * 2, n * 3) - 1,
         lambda n, m: maximum(maximum(n, m * 2) + 4, n * 3 + 1) - maximum(n + 4, m * 2 + 4, n * 3 + 1),
         lambda n, m: absolute(n - m) - absolute(m - n),
+        lambda n, m: minimum(n, 64) + maximum(-64, -n),
+        lambda n, m: maximum(-minimum(n, 8) + 3, m - n) - maximum(3 - n, -5, m - n),
+        lambda n, m: broadcast(n, -maximum(-1, -n)) - n,
         lambda n, m: broadcast(n, broadcast(m, 1, n)) - broadcast(m, n),
         lambda n, m: truncated_divide(n * -1, 3) + n // 3,
         lambda n, m: truncated_divide(n * 6 - m * 3, 3) - n * 2 + m,

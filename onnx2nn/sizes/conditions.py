@@ -102,11 +102,16 @@ def _of_parts(size: Size) -> Truth | None:
     """Returns `size == 0` as conditions on the numbers of a minimum, maximum or broadcast, None where it is none.
 
     Laws: a number is the minimum of itself and others where none of these is less: `a == min(a, b)` where `a <= b`.
+    A constant is the minimum of a larger one and a number where it is this number: `min(a, 64) == 1` where `a == 1`.
     Where sizes fit, one is their broadcast where each other one is 1 or this one.
     """
     for monomial, factor in size.terms:
         if len(monomial) == 1 and isinstance(monomial[0], (Extreme, Broadcast)) and abs(factor) == 1:
             kind, *numbers = monomial[0].key
+            known = multiply(subtract(size, of_terms({monomial: factor})), -factor)
+            if isinstance(known, int) and len(numbers) == 2 and kind != "broadcast" and isinstance(numbers[0], int):
+                if numbers[0] > known if kind == "min" else numbers[0] < known:
+                    return equal(numbers[1], known)
             if all(len(terms_of(number)) != len(size.terms) - 1 for number in numbers):
                 continue  # the rest is none of them
             rest = of_terms({other: count for other, count in size.terms if other != monomial})
@@ -188,7 +193,31 @@ def _joined(kind: str, conditions: Iterable[Truth], neutral: bool) -> Truth:
         return next(iter(parts), neutral)
     if any(_has_negation(parts, part) for part in parts):
         return not neutral
-    return _made(kind, *parts)
+    left = [part for part in parts if not _is_idle(kind, part, parts)]
+    return _made(kind, *left) if len(left) > 1 else left[0]
+
+
+def _is_idle(kind: str, part: Condition, parts: Iterable[Condition]) -> bool:
+    """Returns whether one of `parts` is `part` in a weaker form in an `or`, in a stronger form in an `and`."""
+    among = [other for other in parts if other is not part and other.symbols == part.symbols]
+    return any(_follows(part, other) if kind == "or" else _follows(other, part) for other in among)
+
+
+def _follows(one: Condition, other: Condition) -> bool:
+    """Returns whether `other` holds wherever `one` does, by the bounds of their difference.
+
+    Laws: where `p >= 0`, `p + c >= 0` for a `c` that is not negative; where `p == 0`, also `c + p >= 0` and
+    `c - p >= 0`, so that `n <= 64` follows from `n == 1`; and `n != 1` from `n > 64`, as the negations follow.
+    """
+    if (one.kind, other.kind) == (">=", "!="):
+        where, then = negation(other), negation(one)
+    else:
+        where, then = one, other
+    if isinstance(where, bool) or isinstance(then, bool) or then.kind != ">=" or where.kind not in (">=", "=="):
+        return False
+    (p,), (q,) = where.operands, then.operands
+    ends = [bounds(subtract(q, multiply(p, sign)))[0] for sign in ((1, -1) if where.kind == "==" else (1,))]
+    return any(end is not None and end >= 0 for end in ends)
 
 
 _OPPOSITE = {">=": ">=", "==": "!=", "!=": "=="}

@@ -22,6 +22,7 @@ from onnx2nn.sizes.expression import (
     of_terms,
     subtract,
     term_order,
+    terms_of,
 )
 
 
@@ -43,7 +44,8 @@ def absolute(a: Number) -> Number:
 def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
     """Returns a minimum or maximum. Laws: it is associative, and `min(a + c, b + c) = min(a, b) + c`.
 
-    Of a minimum of several numbers in itself and a constant, `min(min(a, b) + c, d) = min(a + c, b + c, d)`.
+    Of a minimum of several numbers in itself and a constant, `min(min(a, b) + c, d) = min(a + c, b + c, d)`. Of
+    `max(-a, -b)` and `-min(a, b)`, which are the same, it is the one whose factors are not negative on the whole.
     """
     sign = 1 if kind == "max" else -1
     items = dict[Number, None]()
@@ -51,8 +53,9 @@ def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
         constant = _constant(item)
         alone = subtract(item, constant)
         lead, factor = alone.terms[0] if isinstance(alone, Size) and len(alone.terms) == 1 else ((), 1)
-        if factor == 1 and len(lead) == 1 and isinstance(lead[0], Extreme) and lead[0].key[0] == kind:
-            items.update((add(part, constant), None) for part in lead[0].key[1:])
+        same = kind if factor == 1 else _OPPOSITE[kind]
+        if abs(factor) == 1 and len(lead) == 1 and isinstance(lead[0], Extreme) and lead[0].key[0] == same:
+            items.update((add(multiply(part, factor), constant), None) for part in lead[0].key[1:])
         else:
             items[item] = None
     kept = list(items)
@@ -64,6 +67,9 @@ def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
     constant = max((_constant(item) for item in kept), default=0)
     if constant:
         kept = [subtract(item, constant) for item in kept]
+    if sum(factor for item in kept for monomial, factor in terms_of(item).items() if monomial) < 0:
+        opposite = _extreme(_OPPOSITE[kind], [multiply(item, -1) for item in kept])
+        return add(multiply(opposite, -1), constant)
     kept.sort(key=_rank)
     intervals = [bounds(item) for item in kept]
     pick = max if kind == "max" else min
@@ -77,6 +83,9 @@ def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
     )
     atom_size = of_atom(Extreme, (kind, *kept), (ends[0], ends[1]), kept)
     return add(atom_size, constant) if constant else atom_size
+
+
+_OPPOSITE = {"min": "max", "max": "min"}
 
 
 def _constant(number: Number) -> int:
