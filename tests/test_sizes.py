@@ -205,6 +205,7 @@ def test_an_equation_with_a_minimum_or_a_broadcast_is_one_of_their_numbers() -> 
 
 def test_a_condition_that_follows_from_another_is_left_out() -> None:
     n, m = _n("n"), _n("m")
+    assert equal(minimum(n, 64), 64) is at_least_zero(n - 64) and equal(maximum(n, 64), 64) is at_most(n, 64)
     assert equal(minimum(n, 64), 1) is equal(n, 1) and equal(maximum(n, 3), 5) is equal(n, 5)
     assert disjunction([equal(n, 1), at_most(n, 64)]) is at_most(n, 64)
     assert conjunction([equal(n, 1), at_most(n, 64)]) is equal(n, 1)

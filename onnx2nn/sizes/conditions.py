@@ -109,9 +109,8 @@ def _of_parts(size: Size) -> Truth | None:
         if len(monomial) == 1 and isinstance(monomial[0], (Extreme, Broadcast)) and abs(factor) == 1:
             kind, *numbers = monomial[0].key
             known = multiply(subtract(size, of_terms({monomial: factor})), -factor)
-            if isinstance(known, int) and len(numbers) == 2 and kind != "broadcast" and isinstance(numbers[0], int):
-                if numbers[0] > known if kind == "min" else numbers[0] < known:
-                    return equal(numbers[1], known)
+            if isinstance(known, int) and len(numbers) == 2 and _is_beyond(kind, numbers[0], known):
+                return equal(numbers[1], known)
             if all(len(terms_of(number)) != len(size.terms) - 1 for number in numbers):
                 continue  # the rest is none of them
             rest = of_terms({other: count for other, count in size.terms if other != monomial})
@@ -123,6 +122,11 @@ def _of_parts(size: Size) -> Truth | None:
                 return conjunction(disjunction((equal(number, 1), equal(number, one))) for number in others)
             return conjunction(at_most(*((one, number) if kind == "min" else (number, one))) for number in others)
     return None
+
+
+def _is_beyond(kind: str, number: Number, known: int) -> bool:
+    """Returns whether a number is a constant that a minimum or maximum with the value `known` is not."""
+    return isinstance(number, int) and ((kind == "min" and number > known) or (kind == "max" and number < known))
 
 
 def _reduced(number: Number, *, exact: bool) -> Size:
