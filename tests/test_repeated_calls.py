@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -145,6 +146,25 @@ def test_each_call_is_the_originals(kind: type[nn.Module], exporter: str) -> Non
         for (name, given, result), (_, its_given, its_result) in zip(*calls, strict=True):
             torch.testing.assert_close(its_given[:1], given, msg=f"the arguments of {name} differ at {sizes}")
             torch.testing.assert_close(its_result, result, msg=f"the results of {name} differ at {sizes}")
+
+
+@both
+@pytest.mark.parametrize("kind", MODELS)
+def test_each_call_is_compared_with_its_own_nodes(kind: type[nn.Module], exporter: str) -> None:
+    """The nodes of the file are those of each call, not those of the first."""
+    count, _ = MODELS[kind]
+    path = EXPORTERS[exporter]("repeated", seeded(kind), _inputs(count, 2, 5), _inputs(count, 3, 7))
+    names = [value.name for value in onnx.load(path).graph.input]
+    feeds = {name: x.numpy() for name, x in zip(names, _inputs(count, 3, 7), strict=True)}
+    module = onnx2nn.load(path)
+    found = onnx2nn.verify_nodes(path, module, inputs=feeds)
+    assert found.ok, found.first
+    outputs = [node.output for node in found.nodes]
+    assert len({*outputs}) == len(outputs)
+    first = next(iter(module.parameters()))
+    with torch.no_grad():
+        first += 1
+    assert not onnx2nn.verify_nodes(path, module, inputs=feeds).ok
 
 
 def _calls(network: nn.Module, blocks: list[str], inputs: Any) -> list[tuple[str, Any, Any]]:

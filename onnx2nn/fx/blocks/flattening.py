@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
+from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import LIST
 from onnx2nn.importing.regions import Path
@@ -109,10 +110,16 @@ def _inlined(
     prefix: Path,
     known: dict[fx.Node, Any],
     inline: Callable[[Path, nn.Module], bool],
+    repeat: Sequence[Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Copies the calls of `module` to `flat`; returns its output."""
+    """Copies the calls of `module` to `flat`; returns its output. `repeat` has their notes in a further call."""
     inside_block = isinstance(module, Block)
-    for node in module.graph.nodes:
+    nodes = [*module.graph.nodes]
+    if repeat is None:
+        repeat = [node.meta for node in nodes]
+    elif len(repeat) != len(nodes):  # someone changed the module's graph
+        repeat = [{} for _ in nodes]
+    for node, meta in zip(nodes, repeat, strict=True):
         if node.op == "output":
             return fx.map_arg(node.args[0], known.__getitem__)
         if node in known:
@@ -123,13 +130,15 @@ def _inlined(
             given = list(fx.map_arg(node.args, known.__getitem__))
             if isinstance(called, fx.GraphModule):
                 inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
-                known[node] = _inlined(flat, called, path, dict(zip(inputs, given, strict=True)), inline)
+                values = dict(zip(inputs, given, strict=True))
+                known[node] = _inlined(flat, called, path, values, inline, meta.get(REPEAT))
             else:
-                known[node] = _series(flat, called, path, given, inline)
+                known[node] = _series(flat, called, path, given, inline, meta.get(REPEAT))
         elif node.target is operator.getitem and isinstance(known.get(node.args[0]), (tuple, list)):
             known[node] = known[node.args[0]][node.args[1]]
         else:
             copy = known[node] = flat.graph.node_copy(node, known.__getitem__)
+            copy.meta = dict(meta)
             if path:
                 copy.target = ".".join(path)
             flat.inside[copy] = prefix
@@ -144,18 +153,21 @@ def _series(
     prefix: Path,
     given: list[Any],
     inline: Callable[[Path, nn.Module], bool],
+    repeat: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Copies the calls of an `nn.Sequential` to `flat`; returns its output."""
+    """Copies the calls of an `nn.Sequential` to `flat`; returns its output. `repeat` has their notes, as above."""
+    notes: Mapping[str, Mapping[str, Any]] = getattr(module, "onnx_calls", {}) if repeat is None else repeat
     (value,) = given
     for name, inner in module.named_children():
         path = (*prefix, name)
         if not inline(path, inner):
             value = flat.graph.call_module(".".join(path), (value,))
-            value.meta.update(getattr(module, "onnx_calls", {}).get(name, {}))
+            value.meta.update(notes.get(name, {}))
             flat.inside[value] = flat.placed[value] = prefix
         elif isinstance(inner, fx.GraphModule):
             placeholders = [node for node in inner.graph.nodes if node.op == "placeholder"]
-            value = _inlined(flat, inner, path, dict(zip(placeholders, [value], strict=True)), inline)
+            values, inside = dict(zip(placeholders, [value], strict=True)), notes.get(name, {}).get(REPEAT)
+            value = _inlined(flat, inner, path, values, inline, inside)
         else:
-            value = _series(flat, inner, path, [value], inline)
+            value = _series(flat, inner, path, [value], inline, notes.get(name, {}).get(REPEAT))
     return value

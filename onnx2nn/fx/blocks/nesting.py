@@ -15,7 +15,7 @@ from onnx2nn.fx.blocks.block import Block, class_of
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
-from onnx2nn.fx.blocks.program import Call, Notes, Program, Value
+from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
     Scoped,
@@ -220,6 +220,30 @@ class _Nesting:
 
 _NO_META: Mapping[str, Any] = {}
 
+
+def _repeat(region: Region) -> Mapping[str, Any]:
+    """Returns the notes of a call of a module: `REPEAT` has those of the calls inside, where it is a further call.
+
+    They are in the order of the graph of the module, which has those of the first call; of an `nn.Sequential`, by name.
+    """
+    first = region.first
+    if first is None:
+        return _NO_META
+    if first.slots is not None:
+        notes = dict(zip(first.items, map(_note, region.items), strict=True))
+        return {REPEAT: {name: notes[item] for name, item in first.slots.items() if item in notes}}
+    found: list[Mapping[str, Any]] = [_NO_META for _ in region.arguments]
+    for item in region.items:
+        found.append(_note(item))
+        if isinstance(item, Region) and len(item.outputs) != 1:
+            found += [_NO_META for _ in item.outputs]
+    return {REPEAT: [*found, _NO_META]}
+
+
+def _note(item: fx.Node | Region) -> Mapping[str, Any]:
+    return _repeat(item) if isinstance(item, Region) else item.meta
+
+
 _TYPES = {"int": int, "float": float, "torch.device": torch.device}
 """The types of arguments that are annotated, by name."""
 
@@ -294,7 +318,7 @@ class _Body:
             list(map(self.known.__getitem__, argument)) if isinstance(argument, tuple) else self.known[argument]
             for argument in region.arguments
         )
-        called = self._add(Call("call_module", self._inside(region.path), given))
+        called = self._add(Call("call_module", self._inside(region.path), given), _repeat(region))
         if len(region.outputs) == 1:
             self.known[region.outputs[0]] = called
             return

@@ -33,6 +33,10 @@ class Call(NamedTuple):
     type: Any = None
 
 
+REPEAT = "onnx_repeat"
+"""What the node of a further call of a module notes: of each call inside what the node there notes of the first."""
+
+
 class Notes(NamedTuple):
     """What the graph of one module has beside its program.
 
