@@ -326,8 +326,8 @@ def floor_divide(a: Number, b: Number) -> Number:
     """Returns the quotient, rounded down. Where the divisor is 0, the model fails; no fact is claimed there.
 
     Laws: `(b * q + r) // b = q + r // b`, `(a // b + d) // c = (a + b * d) // (b * c)` for `b, c > 0`, common factors
-    cancel, and `(b * x - r) // b = x - (r + b - 1) // b`: of the two forms that a quotient by an int has, it is the one
-    with smaller factors, so that `31 * n // 32`, `n + -n // 32` and `n - (n + 31) // 32` are the same.
+    cancel, and `(b * x - r) // b = x - (r + b - 1) // b`: of the two forms it is the one with smaller factors, so that
+    `31 * n // 32`, `n + -n // 32` and `n - (n + 31) // 32` are the same.
 
     Raises:
         ZeroDivisionError: the divisor is the int 0.
@@ -341,9 +341,7 @@ def floor_divide(a: Number, b: Number) -> Number:
     if isinstance(b, int):
         if b == 0:
             raise ZeroDivisionError("a size is divided by 0")
-        if b == 1:
-            return a
-        return _divided_by_int(a, b)
+        return _divided_by_int(a, b) if b > 1 else a
     exact = divided(a, b)
     return _quotient(a, b) if exact is None else exact
 
@@ -369,10 +367,9 @@ def _divided_by_int(a: Number, b: int) -> Number:
         return subtract(add(of_terms(whole), of_terms(dict.fromkeys(atoms, 1))), rounded_up)
     if len(atoms) == 1:
         (((*others, atom), coefficient),) = atoms.items()
-        if not others and coefficient == 1 and isinstance(atom, Quotient):
+        if not others and coefficient == 1 and isinstance(atom, Quotient) and isinstance(atom.key[2], int):
             _, dividend, divisor = atom.key
-            if isinstance(divisor, int) and divisor > 0:
-                return add(of_terms(whole), floor_divide(add(dividend, constant * divisor), divisor * b))
+            return add(of_terms(whole), floor_divide(add(dividend, constant * divisor), divisor * b))
     return add(of_terms(whole), _quotient(remainder, b))
 
 
