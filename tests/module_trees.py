@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -161,11 +162,24 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
         raise Fault("outputs differ", "")
     _check_keys(original, module, exporter)
     _check_blocks(module, ours)
+    _check_nodes(path, module, inputs)
     count = _compare(theirs, ours, transposes.undone)
     if long:
         once = all(len(calls) == 1 for name, calls in theirs.items() if isinstance(original.get_submodule(name), Part))
         _check_copies(module, inputs, result, folder, once)
     return count
+
+
+def _check_nodes(path: Path, module: nn.Module, inputs: Values) -> None:
+    """Each call is compared with its own node of the file, also of a module that is called several times."""
+    given = {name: value.numpy() for name, value in zip("xy", inputs, strict=True)}
+    names = {value.name for value in onnx.load(path).graph.input}
+    found = onnx2nn.verify_nodes(path, module, inputs={name: value for name, value in given.items() if name in names})
+    if not found.ok:
+        raise Fault("nodes differ", str(found.first))
+    outputs = Counter(node.output for node in found.nodes)
+    if several := [name for name, count in outputs.items() if count > 1]:
+        raise Fault("nodes are compared more than once", ", ".join(several))
 
 
 def _check_keys(original: nn.Module, module: nn.Module, exporter: str) -> None:
