@@ -598,6 +598,38 @@ def test_a_slice_backwards_over_an_open_axis_clamps(start: str, end: str, step: 
         assert module(x).tolist() == expected.tolist(), f"{size} elements"
 
 
+STRIDED_SLICE = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[m, n] x) => (float[a, n] y) <int64[1] zero = {0}, int64[1] two = {2}, int64[1] far = {9223372036854775807}> {
+        m1 = Shape <start = 0, end = 1> (x)
+        step = STEP (m1, two)
+        s = Slice (x, zero, far, zero, step)
+        t = Shape <end = 1> (s)
+        n1 = Shape <start = 1> (x)
+        target = Concat <axis = 0> (t, n1)
+        y = Reshape (s, target)
+    }"""
+
+
+def test_a_slice_whose_step_is_computed_of_a_size() -> None:
+    """The size of what it takes is known, and the step is not 0; a step that may be negative runs by its number."""
+    model = parser.parse_model(STRIDED_SLICE.replace("STEP", "Div"))
+    module = onnx2nn.load(model)
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert guard["condition"] == "m >= 2" and guard["at_entry"] and guard["reason"] == "a step of a slice is not 0"
+    of_sign = onnx2nn.load(parser.parse_model(STRIDED_SLICE.replace("STEP", "Sub")))
+    assert not any(guard["condition"].startswith("m") for guard in of_sign.meta["onnx2nn"]["guards"])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for sizes in ((2, 3), (3, 1), (8, 2), (9, 4), (40, 1)):
+        x = torch.randn(sizes)
+        (expected,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_array_equal(module(x).numpy(), expected)
+    with pytest.raises(ValueError, match=r"m >= 2 is needed by node 's' \(Slice\)"):
+        module(torch.randn(1, 3))
+    axes = ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},)
+    program = torch.export.export(module, (torch.randn(9, 4),), dynamic_shapes=axes).module()
+    assert program(torch.randn(40, 3)).shape == (2, 3)
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 def test_what_is_empty_along_the_axis_of_a_concat_has_any_sizes(rows: int) -> None:
     """Masks of no positions (torchaudio's Emformer): ONNX Runtime leaves them out, whatever their other sizes are."""

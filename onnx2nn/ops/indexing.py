@@ -11,7 +11,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, widened
 from onnx2nn.ops.axes import from_front
-from onnx2nn.ops.shape import chosen, fixed, moves_elements, partly_known, scalar
+from onnx2nn.ops.shape import chosen, demand, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import Counted, Lookup, NeedsValues
@@ -203,8 +203,8 @@ def tensor_scatter(
     return past_cache.scatter(axis, index.expand(update.shape), update)
 
 
-def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[tuple[int, Any, Any, int]]:
-    """Returns `(axis, start, end, step)` of a Slice, axes counted from the front.
+def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[tuple[int, Any, Any, Any]]:
+    """Returns `(axis, start, end, step)` of a Slice, axes counted from the front; a step that stays open is positive.
 
     Raises:
         OperatorError: an input is a number, no vector, they have different lengths, there are more than the data have
@@ -223,16 +223,18 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
     if any(fixed(step) and step == 0 for *_, step in plan):
         raise OperatorError("a step of a slice is 0.")
-    if not all(fixed(step) for *_, step in plan):
-        raise NeedsValues("a step computed from a dynamic dimension")
+    for step in (step for *_, step in plan if not fixed(step)):
+        if (step >= 0) is not True:
+            raise NeedsValues("a step computed from a dynamic dimension, of which the sign is open")
+        demand(step >= 1, "a step of a slice is not 0")
     return plan
 
 
-def _forward(start: Any, end: Any, step: int) -> slice:
+def _forward(start: Any, end: Any, step: Any) -> slice:
     """Returns the Python slice with a positive step; Python clamps its ends as ONNX does."""
     first = None if fixed(start) and (start == 0 or start <= -_FAR) else start
     last = None if fixed(end) and end >= _FAR else end
-    return slice(first, last, None if step == 1 else step)
+    return slice(first, last, None if fixed(step) and step == 1 else step)
 
 
 def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
@@ -276,7 +278,7 @@ def _flip(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
 def _values_of_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     numbers = [None if v is None else _integers(v).tolist() for v in (starts, ends, axes, steps)]
     for axis, start, end, step in _plan_slices(data.ndim, *numbers):
-        if step < 0:
+        if fixed(step) and step < 0:
             data = np.flip(data, axis)
             part = _backward(start, end, step, data.shape[axis])
         else:
@@ -309,7 +311,7 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
     parts = [slice(None)] * rank
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):
-        if step > 0:
+        if not fixed(step) or step > 0:
             parts[axis] = _forward(start, end, step)
         else:
             parts[axis] = _backward(start, end, step, data.shape[axis])

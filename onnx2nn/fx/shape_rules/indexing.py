@@ -87,7 +87,9 @@ def _slice_length(sizes: Sizes, size: Number, item: slice) -> Number:
     if item.start is None and item.stop is None and item.step is None:
         return size
     start, stop, step = (0 if item.start is None else item.start), item.stop, (1 if item.step is None else item.step)
-    if type(step) is not int or step < 1 or not is_number(start) or not (stop is None or is_number(stop)):
+    if not is_number(start) or not (stop is None or is_number(stop)) or not is_number(step):
+        raise Uncovered
+    if sizes.decide(at_least_zero(step - 1)) is not True:
         raise Uncovered
     end = size if stop is None else _end(sizes, size, stop)
     length = larger(sizes, _length(sizes, size, start, end), 0)
