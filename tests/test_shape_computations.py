@@ -599,7 +599,8 @@ def test_a_slice_backwards_over_an_open_axis_clamps(start: str, end: str, step: 
 
 
 STRIDED_SLICE = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[m, n] x) => (float[a, n] y) <int64[1] zero = {0}, int64[1] two = {2}, int64[1] far = {9223372036854775807}> {
+    g (float[m, n] x) => (float[a, n] y)
+    <int64[1] zero = {0}, int64[1] two = {2}, int64[1] far = {9223372036854775807}> {
         m1 = Shape <start = 0, end = 1> (x)
         step = STEP (m1, two)
         s = Slice (x, zero, far, zero, step)
