@@ -598,6 +598,27 @@ def test_a_slice_backwards_over_an_open_axis_clamps(start: str, end: str, step: 
         assert module(x).tolist() == expected.tolist(), f"{size} elements"
 
 
+def test_a_product_of_floats_that_float32_rounds_is_computed_as_there() -> None:
+    """No limit of the size makes it exact, and the vector that data decide must not be taken for exact either."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n] x) => (float[k] y) <int64 zero = {0}, int64[1] one = {1}, int64 large = {6001}> {
+            s = Shape (x)
+            n0 = Gather (s, zero)
+            m = Sub (n0, one)
+            a = Cast <to = 1> (m)
+            b = Cast <to = 1> (m)
+            p = Mul (a, b)
+            i = Cast <to = 7> (p)
+            k1 = Mod (i, large)
+            y = ConstantOfShape (k1)
+        }""")
+    module = onnx2nn.load(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for size in (1, 3, 4097, 4098, 5000):
+        x = np.zeros(size, np.float32)
+        assert module(torch.from_numpy(x)).shape == session.run(None, {"x": x})[0].shape, size
+
+
 STRIDED_SLICE = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[m, n] x) => (float[a, n] y)
     <int64[1] zero = {0}, int64[1] two = {2}, int64[1] far = {9223372036854775807}> {

@@ -233,7 +233,7 @@ class TorchBuilder(Builder):
             if self.state.strict:
                 self._conflict(node, error)
             raise
-        size_vectors.note_elements(result, row, inputs, attributes)
+        size_vectors.note_elements(result, row, inputs, attributes, self.tracer.guards)
         return result
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ only an operator that compares, divides or orders integers may give another resu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.optable.row import Row
@@ -52,14 +52,21 @@ class IntegerRange:
         Raises:
             ShapeMismatch: they do for no sizes.
         """
-        if "magnitude" not in row.traits:
-            return
-        for value in values:
+        for size in self._beyond(row, values):
+            limits = at_most(-(1 << _BITS), size), at_most(size, (1 << _BITS) - 1)
+            self._guards.demand(conjunction(limits), f"an integer of {row.operator} that int64 holds")
+
+    def hold(self, row: Row, values: Iterable[ShapeValues]) -> bool:
+        """Returns whether the integers whose magnitude a row reads surely fit into int64."""
+        return next(self._beyond(row, values), None) is None
+
+    def _beyond(self, row: Row, values: Iterable[ShapeValues]) -> Iterator[Size]:
+        """Yields the integers whose magnitude a row reads and that int64 may not hold."""
+        for value in values if "magnitude" in row.traits else ():
             for number in value.array.flat if value.dtype.kind == "i" else ():
                 size = getattr(number, "expr", None)
                 if isinstance(size, Size) and not self._holds(size):
-                    limits = at_most(-(1 << _BITS), size), at_most(size, (1 << _BITS) - 1)
-                    self._guards.demand(conjunction(limits), f"an integer of {row.operator} that int64 holds")
+                    yield size
 
     def _holds(self, size: Size) -> bool:
         least, most = self._guards.facts.bounds(size)

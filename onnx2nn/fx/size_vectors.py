@@ -11,9 +11,13 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues, evaluate
+from onnx2nn.sizes.expression import Size
+from onnx2nn.sizes.reals import DIGITS, is_exact
 
 MAX_ELEMENTS = 16
 """The maximum length of a vector of sizes."""
@@ -46,13 +50,15 @@ def is_vector(value: Tensor) -> bool:
     return shape is not None and len(shape) == 1 and value.spec.dtype in _DTYPES
 
 
-def note_elements(result: Any, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> None:
+def note_elements(result: Any, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], guards: Guards) -> None:
     """Notes the known numbers in a node's result, where it is a vector that may hold sizes or scale factors."""
     if row.on_shape_values is not None and type(result) is Tensor and is_vector(result):
-        result.elements = _known_elements(row, inputs, attributes, result.shape[0])
+        result.elements = _known_elements(row, inputs, attributes, result.shape[0], guards)
 
 
-def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], length: Any) -> tuple[Any, ...]:
+def _known_elements(
+    row: Row, inputs: Sequence[Any], attributes: dict[str, Any], length: Any, guards: Guards
+) -> tuple[Any, ...]:
     """Returns the known numbers in a node's result, a vector, with None for data-dependent ones.
 
     Args:
@@ -60,6 +66,7 @@ def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any],
         inputs: its inputs as values of the import.
         attributes: the attributes in the form that the row's body takes.
         length: the size of the result; a long one is not computed.
+        guards: of the program; a number that a float or int64 may not hold is none of those that are known.
 
     Returns:
         The numbers; an empty tuple where none is known.
@@ -70,7 +77,7 @@ def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any],
         return ()
     found = [_numbers(value) for value in inputs]
     numbers = [values for values in found if values is not None]
-    if len(numbers) < len(found):
+    if len(numbers) < len(found) or not guards.integers.hold(row, numbers):
         return ()
     try:
         known = evaluate(row, [values.array for values in numbers], [values.dtype for values in numbers], attributes)
@@ -78,7 +85,15 @@ def _known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any],
         return ()
     if not isinstance(known, ShapeValues) or known.array.shape != (length,):
         return ()
-    return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
+    digits = DIGITS.get(known.dtype.name)
+    items = (None if item is _OF_DATA else item for item in known.array.tolist())
+    return tuple(item if digits is None or _is_exact(item, digits, guards) else None for item in items)
+
+
+def _is_exact(item: Any, digits: int, guards: Guards) -> bool:
+    """Returns whether no float of so many digits rounds a number; that of a `Ratio` is looked at where it is used."""
+    size = item.expr if isinstance(item, Dim) else None
+    return not isinstance(size, Size) or guards.facts.decide(is_exact(size, digits)) is True
 
 
 def _numbers(value: Any) -> ShapeValues | None:
