@@ -92,8 +92,10 @@ def _channel_shuffle(match: Match, facts: ValueFacts) -> NewNode | None:
     if len(sizes) < 4 or not sizes[1] or sizes[1] == 1 or joined is None or len(joined) != len(sizes) - 1:
         return None
     shape = facts.declared(match["x"]) or joined
-    if len(shape) != len(joined) or not any(size and size > 0 for size in (sizes[2], joined[1], shape[1])):
-        return None  # a network knows its channels
+    if len(shape) != len(joined):
+        return None
+    if len(sizes) == 4 and not any(size and size > 0 for size in (sizes[2], joined[1], shape[1])):
+        return None  # heads of an attention, which are merged with what follows them
     groups = ((0,), (1, 2), *((place,) for place in range(3, len(sizes))))
     if not _merges(sizes, groups, joined):
         return None  # the sizes are merged in another way, as the heads of an attention are
