@@ -467,6 +467,7 @@ def test_a_table_that_a_block_computes_stands_in_it(exporter: str) -> None:
     assert [name for name, _ in module.named_children()] == ["model"]
     assert module.meta["onnx2nn"]["tree"]["flat"] == {}
     check_same(run(module.model, (x,)), run(original, (x,)), "the block")
+    module.load_state_dict(original.state_dict())
 
 
 def test_an_if_without_a_scope_stands_where_its_values_are_used() -> None:

@@ -130,7 +130,7 @@ class NamedPlacement:
         author = self.author
         if author is None:
             return True
-        if self._is_computed(layer, author):
+        if self._is_computed(layer, author) or self._is_table(layer, author):
             return False
         modules = set()
         for slot, tensor in layer.state.items():
@@ -173,6 +173,17 @@ class NamedPlacement:
             if numbered and node.op_type not in ("MatMul", "Linear"):
                 return True
         return False
+
+    def _is_table(self, layer: Layer, author: Author) -> bool:
+        """Returns whether a layer would be the lookup of a table that is no weight, in a module that is no embedding.
+
+        An author's `anchors[best]` is an expression; as a layer it would have a key that the author's weights lack.
+        """
+        if layer.kind is not nn.Embedding or self.at.node is None:
+            return False
+        place, origin = place_of(self.at.node), self.origins.find(layer.state["weight"])
+        named = origin is not None and origin.name in author.names
+        return place is not None and not named and (not place.path or self._holds_others(place))
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""
