@@ -45,7 +45,8 @@ def _merges(sizes: Sequence[int | None], groups: Iterable[Sequence[int]], joined
 
 
 def _product(sizes: Sequence[int | None]) -> int | None:
-    return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]  # none of them is None
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
 
 
 def _pixel_shuffle(first: int, second: int, groups: Sequence[Sequence[int]], operator: str) -> Build:

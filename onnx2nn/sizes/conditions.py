@@ -108,13 +108,12 @@ def _of_parts(size: Size) -> Truth | None:
     for monomial, factor in size.terms:
         if len(monomial) == 1 and isinstance(monomial[0], (Extreme, Broadcast)) and abs(factor) == 1:
             kind, *numbers = monomial[0].key
-            known = multiply(subtract(size, of_terms({monomial: factor})), -factor)
-            if isinstance(known, int) and len(numbers) == 2 and _is_beyond(kind, numbers[0], known):
-                return equal(numbers[1], known)
-            if all(len(terms_of(number)) != len(size.terms) - 1 for number in numbers):
-                continue  # the rest is none of them
+            if len(size.terms) > 2 and all(len(terms_of(number)) != len(size.terms) - 1 for number in numbers):
+                continue  # the rest is none of them, and no constant
             rest = of_terms({other: count for other, count in size.terms if other != monomial})
             one = multiply(rest, -factor)
+            if isinstance(one, int) and len(numbers) == 2 and _is_beyond(kind, numbers[0], one):
+                return equal(numbers[1], one)
             if one not in numbers:
                 continue
             others = [number for number in numbers if number != one]

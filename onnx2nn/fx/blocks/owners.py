@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,7 +12,7 @@ from torch import fx
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import CALL_NUMBER, Scoped, is_attribute, is_size, numbers, path_of
 from onnx2nn.fx.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path, common
@@ -21,7 +20,6 @@ from onnx2nn.importing.regions import Path, common
 _FAR = 4096
 """The most steps of a search around one call; what is farther away is in no block with it."""
 
-_CALL = re.compile(r"_\d+$")
 SUMS = (operator.add, torch.add, "add")
 
 
@@ -84,7 +82,7 @@ class _Owners:
 
     def _inside(self, around: Path, step: str) -> Path | None:
         """Returns the container of a step in another container."""
-        for name in (step, identifier(step), _CALL.sub("", step)):
+        for name in (step, identifier(step), CALL_NUMBER.sub("", step)):
             if (*around, name) in self.program.containers:
                 return (*around, name)
         return None

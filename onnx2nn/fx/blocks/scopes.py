@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import keyword
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from onnx2nn.fx.module_tree import child_of, children_of, modules_of, own_buffer
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import split_scopes
 from onnx2nn.importing.regions import Path
+
+CALL_NUMBER = re.compile(r"_\d+$")
+"""What torch's older exporter adds to the name of a module for its second and later calls."""
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +10,13 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import declared_class
+from onnx2nn.fx.blocks.scopes import CALL_NUMBER, declared_class
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
-
-_CALL = re.compile(r"_\d+$")
-"""What torch's older exporter adds to the name of a module for its second and later calls."""
 
 Made = tuple[type[nn.Module], dict[str, Any]]
 """The class of a module and the arguments of its constructor."""
@@ -49,7 +45,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
         place = _place(root, path)
         if not place:
             continue
-        base = _place(root, (*path[:-1], _CALL.sub("", path[-1])))
+        base = _place(root, (*path[:-1], CALL_NUMBER.sub("", path[-1])))
         if base != place and made.get(base) == first:
             place = base  # the second call of a module
         else:
@@ -132,7 +128,7 @@ class _Called:
         if path not in self._found:
             (found, around), step = self._module(path[:-1]), path[-1]
             inner = child_of(around, step if step.isdecimal() else identifier(step))
-            base = _CALL.sub("", step) if inner is None else step
+            base = CALL_NUMBER.sub("", step) if inner is None else step
             if base != step:
                 first = child_of(around, base)
                 if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
