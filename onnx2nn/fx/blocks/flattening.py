@@ -128,12 +128,7 @@ def _inlined(
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if called is not None and inline(path, called):
             given = list(fx.map_arg(node.args, known.__getitem__))
-            if isinstance(called, fx.GraphModule):
-                inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
-                values = dict(zip(inputs, given, strict=True))
-                known[node] = _inlined(flat, called, path, values, inline, meta.get(REPEAT))
-            else:
-                known[node] = _series(flat, called, path, given, inline, meta.get(REPEAT))
+            known[node] = _expanded(flat, called, path, given, inline, meta.get(REPEAT))
         elif node.target is operator.getitem and isinstance(known.get(node.args[0]), (tuple, list)):
             known[node] = known[node.args[0]][node.args[1]]
         else:
@@ -145,6 +140,21 @@ def _inlined(
             scope = None if inside_block else declared_scope(node)
             flat.placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
     raise AssertionError("a graph without an output")
+
+
+def _expanded(
+    flat: Flat,
+    module: nn.Module,
+    prefix: Path,
+    given: list[Any],
+    inline: Callable[[Path, nn.Module], bool],
+    repeat: Any,
+) -> Any:
+    """Copies the calls of a block or an `nn.Sequential` to `flat`; returns its output. `repeat` has their notes."""
+    if not isinstance(module, fx.GraphModule):
+        return _series(flat, module, prefix, given, inline, repeat)
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return _inlined(flat, module, prefix, dict(zip(inputs, given, strict=True)), inline, repeat)
 
 
 def _series(
@@ -164,10 +174,6 @@ def _series(
             value = flat.graph.call_module(".".join(path), (value,))
             value.meta.update(notes.get(name, {}))
             flat.inside[value] = flat.placed[value] = prefix
-        elif isinstance(inner, fx.GraphModule):
-            placeholders = [node for node in inner.graph.nodes if node.op == "placeholder"]
-            values, inside = dict(zip(placeholders, [value], strict=True)), notes.get(name, {}).get(REPEAT)
-            value = _inlined(flat, inner, path, values, inline, inside)
         else:
-            value = _series(flat, inner, path, [value], inline, notes.get(name, {}).get(REPEAT))
+            value = _expanded(flat, inner, path, [value], inline, notes.get(name, {}).get(REPEAT))
     return value
