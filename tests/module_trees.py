@@ -20,13 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError
-from tests.random_modules import FEATURES, TIME, Model, Part, Values, draw, original_of, shrunk
+from tests.random_modules import FEATURES, TIME, Model, Part, Values, draw, draw_sized, original_of, shrunk
+
+BATCH, BATCHES = 3, (1, 4, 7)
+"""The batch size that calls are compared at, and further ones that outputs are compared at."""
 
 
 def inputs_of(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,7 +150,8 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
     original, path = original_of(model), folder / "model.onnx"
     try:
         exported(original, exporter, path)
-    except Exception as error:  # torch's exporters raise errors of many classes
+        _check_file(path, original)
+    except Exception as error:  # torch's exporters, and their files' runs, raise errors of many classes
         raise Fault("export fails", f"{type(error).__name__}: {str(error)[:200]}") from error
     try:
         module = onnx2nn.load(path)
@@ -154,12 +159,16 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
         raise Fault("export fails", str(error)) from error
     except Exception as error:
         raise Fault("load fails", f"{type(error).__name__}: {error}") from error
-    inputs = inputs_of(3)
+    inputs = inputs_of(BATCH)
     with _Transposes() as transposes:
         theirs, expected = calls_of(original, inputs)
     ours, result = calls_of(module, inputs)
     if not _close(result, expected):
         raise Fault("outputs differ", "")
+    for others in map(inputs_of, BATCHES):
+        with torch.no_grad():
+            if not _close(module(*others), original(*others)):
+                raise Fault("outputs differ", f"at a batch size of {len(others[0])}")
     _check_keys(original, module, exporter)
     _check_blocks(module, ours)
     _check_nodes(path, module, inputs)
@@ -168,6 +177,22 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
         once = all(len(calls) == 1 for name, calls in theirs.items() if isinstance(original.get_submodule(name), Part))
         _check_copies(module, inputs, result, folder, once)
     return count
+
+
+def _check_file(path: Path, original: nn.Module) -> None:
+    """The file of an exporter gives at each batch size what the original gives, or is at fault itself."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # an error is raised too
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = {value.name for value in session.get_inputs()}
+    for batch in (BATCH, *BATCHES):
+        inputs = inputs_of(batch)
+        given = {name: value.numpy() for name, value in zip("xy", inputs, strict=True) if name in names}
+        with torch.no_grad():
+            expected = original(*inputs)
+        written = [torch.from_numpy(value) for value in session.run(None, given)]
+        if not _close(written, [expected] if isinstance(expected, torch.Tensor) else list(expected)):
+            raise ValueError(f"the file differs at a batch size of {batch}")
 
 
 def _check_nodes(path: Path, module: nn.Module, inputs: Values) -> None:
@@ -323,21 +348,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--exporter", action="append", choices=["torchscript", "dynamo"], help="default: both")
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
+    parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--show", action="store_true", help="print the modules")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    drawn = draw_sized if options.sized else draw
     kinds: Counter[str] = Counter()
     total = Count()
     for seed in range(options.seed, options.seed + options.modules):
         for exporter in options.exporter or ["torchscript", "dynamo"]:
-            fault, count = fault_of(draw(seed), exporter, long=options.long)
+            fault, count = fault_of(drawn(seed), exporter, long=options.long)
             total += count
             kind = fault.partition(":")[0] or "right"
             kinds[kind] += 1
             if fault:
                 print(f"seed {seed}, {exporter}: {fault}", flush=True)
             if options.show or (fault and kinds[kind] == 1 and kind != "export fails"):
-                model = draw(seed)
+                model = drawn(seed)
                 if fault:
                     model = shrunk(model, functools.partial(_has, kind, exporter, options.long))
                 print(original_of(model), model, sep="\n")

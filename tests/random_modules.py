@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +82,36 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "steps": Steps,
 }
 
+
+class Branch(nn.Module):
+    """A layer, and a choice by data of what becomes of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = _linear()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        if torch.compiler.is_exporting():
+            chosen = torch.cond(x.sum() > 0, lambda x: torch.tanh(x) * 0.5, lambda x: x - 1, (x,))
+        else:
+            chosen = _by_sum(x)
+        return torch.relu(chosen)  # a file tells no module of what stands in a script: it is told by what is around it
+
+
+@torch.jit.script
+def _by_sum(x: torch.Tensor) -> torch.Tensor:
+    """A choice that torch's older exporter writes as an If; it follows a trace into one branch otherwise."""
+    if bool(x.sum() > 0):
+        result = torch.tanh(x) * 0.5
+    else:
+        result = x - 1
+    return result
+
+
+BRANCHING: dict[str, Callable[[], nn.Module]] = {"branch": Branch}
+"""Layers that data choose between."""
+
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "add": lambda x, y: (x + y) * 0.5,
     "multiply": lambda x, y: x * torch.tanh(y),
@@ -97,12 +127,51 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+def _padded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    size = x.size(0)
+    return torch.tanh(F.pad(x, (0, 0, 0, 0, 0, -size % 4)))[:size]
+
+
+def _averaged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Groups of four samples, of which the last may be filled up; each adds its mean to its samples."""
+    size = x.size(0)
+    groups = (size + 3) // 4
+    full = F.pad(x, (0, 0, 0, 0, 0, groups * 4 - size)).reshape(groups, 4, TIME, FEATURES)
+    return y + full.mean(1, keepdim=True).expand(full.shape).reshape(groups * 4, TIME, FEATURES)[:size]
+
+
+def _moved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    half = x.size(0) // 2
+    return torch.cat([x[half:], y[:half]])
+
+
+def _looked_up(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.embedding(x.argmax(-1).clamp(max=TIME - 1), torch.tanh(y[0]))
+
+
+def _chosen(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The samples that data choose, whose number is in no shape."""
+    rows = torch.nonzero(x[:, 0, 0] > 0)[:, 0]
+    return y.index_add(0, rows, F.avg_pool1d(x[rows], 3, 1, 1))
+
+
+SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "rest": lambda x, y: x * torch.sigmoid(y) + (1 - torch.sigmoid(y)) * y,
+    "padded": _padded,
+    "averaged": _averaged,
+    "moved": _moved,
+    "looked_up": _looked_up,
+    "chosen": _chosen,
+}
+"""Functions that compute with the batch size, or with what data choose."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One step: a function, `call` of a submodule, `own` weights, or `leave` and `take` of the context.
 
     Attributes:
-        kind: a name in `FUNCTIONS`, or one of those words.
+        kind: a name in `FUNCTIONS` or `SIZED`, or one of those words.
         values: positions of its values.
         name: of the submodule, the weight or the value in the context.
     """
@@ -166,7 +235,7 @@ class Part(nn.Module):
             elif step.kind == "take":
                 values.append((x + context.get(step.name, x)) * 0.5)
             else:
-                values.append(FUNCTIONS[step.kind](x, y))
+                values.append((FUNCTIONS | SIZED)[step.kind](x, y))
         result = values[-1]
         for position, value in enumerate(values[:-1]):
             if position not in used:
@@ -199,7 +268,7 @@ class Root(nn.Module):
                 if child not in shared:
                     shared[child] = build(model.shared[child])
                 return shared[child]
-            return LAYERS[child]()
+            return (LAYERS | BRANCHING)[child]()
 
         self.body = build(model.plan)
         self.head = _linear()
@@ -214,40 +283,63 @@ def letters_of(plan: Plan) -> str:
     return "".join(chr(97 + int(digit, 16)) for digit in f"{zlib.crc32(repr(plan).encode()):x}"[:4])
 
 
-def draw(seed: int) -> Model:
-    """Returns the random model of a seed."""
-    rng = random.Random(seed)
-    shared = [rng.choice([*LAYERS, None]) or _plan(rng, 1, 0) for _ in range(rng.randrange(3))]
-    return Model(_plan(rng, 3, len(shared)), tuple(shared), 2)
+def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[str] = LAYERS) -> Model:
+    """Returns the random model of a seed.
+
+    Args:
+        seed: of it.
+        functions: names in `FUNCTIONS` and `SIZED`, of which its steps take.
+        layers: names in `LAYERS` and `BRANCHING`, of which its modules take.
+    """
+    return _Drawing(random.Random(seed), list(functions), list(layers)).model()
 
 
-def _plan(rng: random.Random, depth: int, shared: int) -> Plan:
-    children: dict[str, Any] = {}
-    for number in range(rng.randint(1, 3)):
-        children[rng.choice(["block", "layer", "conv", "act", "mixer"]) + str(number)] = _child(rng, depth - 1, shared)
-    steps = []
-    for _ in range(rng.randint(2, 6)):
-        values = (rng.randrange(8), rng.randrange(8))
-        kind = rng.choices(["call", "function", "own", "leave", "take"], [5, 4, 1, 1, 1])[0]
-        if kind == "call":
-            steps.append(Step(kind, values, rng.choice(list(children))))
-        elif kind == "function":
-            steps.append(Step(rng.choice(list(FUNCTIONS)), values))
-        else:
-            names = {"own": ["scale", "offset", "ramp"], "leave": ["a", "b"], "take": ["a", "b"]}[kind]
-            steps.append(Step(kind, values, rng.choice(names)))
-    return Plan(tuple(steps), children, rng.choice([1, 1, 2]))
+def draw_sized(seed: int) -> Model:
+    """Returns the random model of a seed, with functions of sizes and choices by data."""
+    return draw(seed, [*FUNCTIONS, *SIZED, *SIZED], [*LAYERS, *BRANCHING])
 
 
-def _child(rng: random.Random, depth: int, shared: int) -> Any:
-    if shared and rng.random() < 0.2:
-        return rng.randrange(shared)
-    if depth and rng.random() < 0.6:
-        if rng.random() < 0.3:
-            one = _plan(rng, depth, shared)
-            return [one if rng.random() < 0.7 else rng.choice(list(LAYERS)) for _ in range(rng.randint(2, 3))]
-        return _plan(rng, depth, shared)
-    return rng.choice(list(LAYERS))
+@dataclass(frozen=True)
+class _Drawing:
+    rng: random.Random
+    functions: Sequence[str]
+    layers: Sequence[str]
+
+    def model(self) -> Model:
+        shared = [self.rng.choice([*self.layers, None]) or self._plan(1, 0) for _ in range(self.rng.randrange(3))]
+        return Model(self._plan(3, len(shared)), tuple(shared), 2)
+
+    def _plan(self, depth: int, shared: int) -> Plan:
+        children: dict[str, Any] = {}
+        for number in range(self.rng.randint(1, 3)):
+            children[self.rng.choice(["block", "layer", "conv", "act", "mixer"]) + str(number)] = self._child(
+                depth - 1, shared
+            )
+        steps = []
+        for _ in range(self.rng.randint(2, 6)):
+            values = (self.rng.randrange(8), self.rng.randrange(8))
+            kind = self.rng.choices(["call", "function", "own", "leave", "take"], [5, 4, 1, 1, 1])[0]
+            if kind == "call":
+                steps.append(Step(kind, values, self.rng.choice(list(children))))
+            elif kind == "function":
+                steps.append(Step(self.rng.choice(self.functions), values))
+            else:
+                names = {"own": ["scale", "offset", "ramp"], "leave": ["a", "b"], "take": ["a", "b"]}[kind]
+                steps.append(Step(kind, values, self.rng.choice(names)))
+        return Plan(tuple(steps), children, self.rng.choice([1, 1, 2]))
+
+    def _child(self, depth: int, shared: int) -> Any:
+        if shared and self.rng.random() < 0.2:
+            return self.rng.randrange(shared)
+        if depth and self.rng.random() < 0.6:
+            if self.rng.random() < 0.3:
+                one = self._plan(depth, shared)
+                return [
+                    one if self.rng.random() < 0.7 else self.rng.choice(self.layers)
+                    for _ in range(self.rng.randint(2, 3))
+                ]
+            return self._plan(depth, shared)
+        return self.rng.choice(self.layers)
 
 
 def smaller(model: Model) -> Iterator[Model]:

@@ -13,7 +13,7 @@ from torch import nn
 
 import onnx2nn
 from tests.module_trees import Count, check, exported, fault_of, inputs_of
-from tests.random_modules import draw
+from tests.random_modules import Model, draw, draw_sized
 
 FAST = {"torchscript": 24, "dynamo": 4}
 """Modules of the fast tier; the newer exporter takes ten times as long."""
@@ -26,19 +26,20 @@ FOUND = 0.5
 told apart, or are no modules in a file, such as dropout."""
 
 
-def _check_some(seeds: range, exporter: str, *, long: bool = False) -> None:
+def _check_some(seeds: range, exporter: str, drawn: Callable[[int], Model] = draw, *, long: bool = False) -> None:
     total, faults = Count(), []
     for seed in seeds:
-        fault, count = fault_of(draw(seed), exporter, long=long)
+        fault, count = fault_of(drawn(seed), exporter, long=long)
         total += count
         faults += [f"seed {seed}: {fault}"] if fault and not fault.startswith("export fails") else []
     assert not faults, "\n".join(faults)
     assert total.found >= FOUND * total.modules > 0
 
 
+@pytest.mark.parametrize("drawn", [draw, draw_sized])
 @pytest.mark.parametrize("exporter", sorted(FAST))
-def test_some_modules(exporter: str) -> None:
-    _check_some(range(FAST[exporter]), exporter)
+def test_some_modules(exporter: str, drawn: Callable[[int], Model]) -> None:
+    _check_some(range(FAST[exporter]), exporter, drawn)
 
 
 @pytest.mark.parametrize("exporter", sorted(FAST))
@@ -71,10 +72,11 @@ def test_a_second_import_has_the_same_tree(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("drawn", [draw, draw_sized])
 @pytest.mark.parametrize("exporter", sorted(FAST))
-def test_many_modules(exporter: str, part: int, request: pytest.FixtureRequest) -> None:
+def test_many_modules(exporter: str, drawn: Callable[[int], Model], part: int, request: pytest.FixtureRequest) -> None:
     first = (request.config.getoption("--seed") * PARTS + part) * IN_A_PART + 1000
-    _check_some(range(first, first + IN_A_PART), exporter, long=True)
+    _check_some(range(first, first + IN_A_PART), exporter, drawn, long=True)
 
 
 class Encoder(nn.Module):

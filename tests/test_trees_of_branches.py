@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,14 @@ def _model(text: str) -> onnx.ModelProto:
 
 def _containers(module: nn.Module) -> list[str]:
     return [name for name, inner in module.named_modules() if type(inner) is nn.Module]
+
+
+@pytest.mark.parametrize("text", [CHOICE, REPEATED])
+def test_copies_have_the_classes_of_branches_and_bodies(text: str) -> None:
+    module = onnx2nn.load(_model(text))
+    classes = [(name, type(inner).__name__) for name, inner in module.named_modules()]
+    for other in (copy.deepcopy(module), copy.deepcopy(copy.deepcopy(module))):
+        assert [(name, type(inner).__name__) for name, inner in other.named_modules()] == classes
 
 
 def test_the_blocks_of_the_branch_that_runs_are_called() -> None:

@@ -18,7 +18,7 @@ from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import BranchConflictError
 from onnx2nn.fx.tracer import Tracer
-from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
+from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.conditions import Condition, Truth, negation
 from onnx2nn.sizes.expression import MAX_DIMENSION, Size
@@ -71,7 +71,7 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     truths: Sequence[Truth] = (True, True) if sizes is None else (sizes, negation(sizes))
     serves = [_served(tracer, child, truth) for child, truth in zip(traced, truths, strict=True)]
     module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
-    name = module_path(node) if path is None else path.split(".")
+    name = builder.placement.of_graphs(node) if path is None else path.split(".")
     outcome: Sequence[Any] = tracer.call_module(name, module, captured, specs, own=path is not None)
     return outcome
 

@@ -6,6 +6,7 @@ inspected, transformed or saved as a state_dict needs no program.
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 import weakref
@@ -150,6 +151,10 @@ class DeferredModule(fx.GraphModule):
         """Compiles the calls of this module with `torch.compile`, see `nn.Module.compile`."""
         generate_programs(self)  # torch.compile would trace the generation
         super().compile(*args, **kwargs)
+
+    def _deepcopy_init(self) -> Any:
+        """Returns what torch's `__deepcopy__` makes a copy with, by default one that has another class name."""
+        return functools.partial(fx.GraphModule.__init__, class_name=type(self).__name__)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns a `torch.fx.GraphModule`; torch's own pickle makes all buffers persistent, as does its deepcopy."""

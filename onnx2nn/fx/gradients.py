@@ -11,7 +11,6 @@ from onnx2nn.control_flow import Gradient
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.region_specs import spec_of
-from onnx2nn.importing.control_flow import module_path
 from onnx2nn.importing.node_facts import Scope
 from onnx2nn.importing.walk import UNKNOWN, Walk
 
@@ -37,7 +36,9 @@ def import_gradient(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequen
     module = child.tracer.finish((_import_slice(walk, named[y], bindings, child),), "Body")
     specs = tuple(spec_of(value) for value in values[: len(xs)])
     arguments = (*values, *child.tracer.captured)
-    outcome: Sequence[Any] = tracer.call_module(module_path(node), Gradient(module, len(xs)), arguments, specs)
+    outcome: Sequence[Any] = tracer.call_module(
+        walk.builder.placement.of_graphs(node), Gradient(module, len(xs)), arguments, specs
+    )
     return outcome
 
 

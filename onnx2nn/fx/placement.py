@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import fx, nn
 
+from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.importing.control_flow import module_path
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name
 from onnx2nn.provenance.author import Author
-from onnx2nn.provenance.exporter_metadata import Place, place_of, source_of
+from onnx2nn.provenance.exporter_metadata import SCOPES, Place, call_name, place_of, source_of
+from onnx2nn.searches import SEARCHES
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Where a word begins in the name of a class."""
+
+
+_OF_GRAPHS: tuple[Callable[..., Any], ...] = (*CONTROL_FLOW, *SEARCHES)
+"""The modules that run the graphs of a node."""
 
 
 class NamedPlacement:
@@ -114,6 +123,19 @@ class NamedPlacement:
     def _holds_others(self, place: Place) -> bool:
         """Returns whether the author's keys have the path of a place as that of a module around layers."""
         return self.author is not None and any(key.startswith(f"{place.path}.") for key in self.author.names)
+
+    def of_graphs(self, node: ir.Node) -> list[str]:
+        """Returns the path of the module that runs a node's graphs, such as the branches of an If.
+
+        It stands in the author's module that called `torch.cond`. A file that an import was written to names the module
+        itself, as it does layers.
+        """
+        place = place_of(node) if self.author is not None and SCOPES in node.metadata_props else None
+        if place is None or not place.path:
+            return module_path(node)
+        path = split_path(place.path)
+        named = any(place.kind == f"{kind.__module__}.{kind.__name__}" for kind in _OF_GRAPHS)
+        return path if named else [*path, *split_path(call_name(node))]
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""

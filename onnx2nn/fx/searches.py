@@ -13,7 +13,6 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.constants import torch_dtype
 from onnx2nn.fx.spec import Spec
-from onnx2nn.importing.control_flow import module_path
 from onnx2nn.searches import BeamSearch, Decoder, GreedySearch, Nucleus, Rules
 from onnx2nn.sizes.expression import Number
 
@@ -67,7 +66,9 @@ def _greedy(walk: TorchWalk, node: ir.Node, inputs: list[Any], nucleus: Nucleus 
         decoder, _rules(node), nucleus, layers, heads, size, _int(node, "pad_token_id", None), _name(node)
     )
     specs = (_unknown(walk, 2, torch.int32), _unknown(walk, 2, torch.float32))
-    outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, (*values, *captured), specs)
+    outcome: Sequence[Any] = walk.builder.tracer.call_module(
+        walk.builder.placement.of_graphs(node), module, (*values, *captured), specs
+    )
     return outcome
 
 
@@ -100,7 +101,9 @@ def import_beam_search(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Seq
         _int(node, "decoder_start_token_id", -1), captured_by_encoder=len(own), node=_name(node), **options,
     )  # fmt: skip
     arguments = (*values, *own, *captured)
-    outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, arguments, specs)
+    outcome: Sequence[Any] = walk.builder.tracer.call_module(
+        walk.builder.placement.of_graphs(node), module, arguments, specs
+    )
     return outcome[: len(node.outputs)]
 
 

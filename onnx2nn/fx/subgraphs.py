@@ -25,7 +25,7 @@ from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.fx.windows import window_views
 from onnx2nn.importing.builder import Regions
-from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
+from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, scan_form
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number
@@ -210,7 +210,9 @@ def _call(
 ) -> Sequence[Any]:
     """Records the call of a module whose body `child` has built; returns the outputs, with `specs`."""
     arguments = (*values, *child.tracer.captured)
-    outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, arguments, tuple(specs))
+    outcome: Sequence[Any] = walk.builder.tracer.call_module(
+        walk.builder.placement.of_graphs(node), module, arguments, tuple(specs)
+    )
     return outcome
 
 

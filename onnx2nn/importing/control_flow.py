@@ -121,7 +121,7 @@ def mapped_body(node: ir.Node, inputs: Sequence[Any]) -> ir.Graph:
 
 
 def module_path(node: ir.Node) -> list[str]:
-    """Returns the path of the module that runs the node's graphs."""
+    """Returns the path of the module that runs the node's graphs, in a file that does not name the modules of calls."""
     return split_path(node.name or node.outputs[0].name or node.op_type.lower())
 
 

@@ -355,7 +355,7 @@ def _clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     _name_values(model)
     graph = model.graph
     sources = {node: _source(node, calls if node.graph is graph else {}) for node in graph.all_nodes()}
-    _note_modules(sources)
+    _note_modules(graph, sources)
     _name_nodes(sources)
 
 
@@ -401,12 +401,15 @@ def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
         node.name = _unused(name, taken)
 
 
-def _note_modules(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
-    """Notes the modules around each node and their classes as torch's exporter does, which saw a flat program."""
+def _note_modules(graph: ir.Graph, sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
+    """Notes the modules around each node and their classes as torch's exporter does, which saw a flat program.
+
+    Nodes in the graphs of others have the notes of these, of whose modules they are.
+    """
     for node, source in sources.items():
         for key, name in ((exporter_metadata.SCOPES, "scopes"), (exporter_metadata.CLASSES, "classes")):
             node.metadata_props.pop(key, None)
-            if name in source:
+            if name in source and node.graph is graph:
                 node.metadata_props[key] = source[name]
         node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # lines of the trace, not of the author's
 
