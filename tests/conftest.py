@@ -15,6 +15,7 @@ from typing import Any
 import installed
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from tiers import in_shard
 
 try:
@@ -24,6 +25,10 @@ except ImportError:  # OneFlow's environment has none
 
 if torch and "PYTEST_XDIST_WORKER" in os.environ:  # a process a core: threads of torch's would wait for each other
     torch.set_num_threads(1)
+
+# Hypothesis fails an example that takes 200 ms, and drawing that takes long, which on a busy machine any may.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 LISTED = {
     "unverified": "cases at revisions without an oracle",

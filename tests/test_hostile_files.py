@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -469,13 +469,13 @@ def mutate(data, changes):
     return bytes(data)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(st.sampled_from(SEEDS), mutations)
 def test_mutated_models_are_read_or_refused(data, changes):
     read_or_refuse(mutate(data, changes))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_read_or_refused(data):
     read_or_refuse(data)

@@ -64,7 +64,7 @@ def whole(x: torch.Tensor, zero: torch.Tensor | None, *shape: int) -> torch.Tens
     return x.long() if zero is None else x.long() - (zero.long().reshape(shape) if zero.numel() > 1 else zero.long())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(products(), st.booleans())
 def test_products(case: tuple[Any, ...], batched: bool) -> None:
     a, b, a_zero, b_zero = case
@@ -97,7 +97,7 @@ def convolutions(draw: Callable[..., Any]) -> tuple[Any, ...]:
     return x, w, *zeros, {"strides": strides, "dilations": dilations, "pads": pads, "group": group}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(convolutions())
 def test_convolutions(case: tuple[Any, ...]) -> None:
     x, w, x_zero, w_zero, attributes = case
@@ -135,7 +135,7 @@ def test_windows_that_the_kernels_get_wrong(
     assert torch.equal(found.double(), expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(convolutions(), st.data())
 def test_fused_convolutions(case: tuple[Any, ...], data: st.DataObject) -> None:
     """The kernel that rounds gives another step only where the number is next to the middle of two steps."""

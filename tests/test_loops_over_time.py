@@ -15,7 +15,7 @@ from onnx2nn.output.loops_over_time import LoopsOverTime
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.sampled_from([nn.LSTM, nn.GRU, nn.RNN, lambda *a, **b: nn.RNN(*a, nonlinearity="relu", **b)]),
     st.integers(1, 3),

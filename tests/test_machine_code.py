@@ -74,7 +74,7 @@ def program(
     return fx.GraphModule(root, graph)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(convolutions(), st.booleans())
 def test_kernels_give_the_integers(case: Case, constants: bool) -> None:
     """With constant weights or others, with sums that floats hold or do not, and with results that leave int32."""
@@ -101,7 +101,7 @@ def test_sizes_are_known() -> None:
     assert [type(size) for size in result.meta["val"].shape] == [int] * 4
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(convolutions(), st.booleans(), st.data())
 def test_kernels_round(case: Case, constants: bool, data: st.DataObject) -> None:
     """They give another step only where the number is next to the middle of two steps, none in place of a kernel."""

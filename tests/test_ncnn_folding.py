@@ -148,7 +148,7 @@ def _ranks(module: fx.GraphModule, x: torch.Tensor) -> dict[str, int]:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_programs_of_many_axes(data: st.DataObject) -> None:
     torch.manual_seed(0)
     x = torch.randn(data.draw(st.sampled_from([(1, 4, 6, 6), (2, 3, 20), (1, 16, 12)]))).double()
@@ -168,7 +168,6 @@ def test_programs_of_many_axes(data: st.DataObject) -> None:
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=7).flatmap(
     lambda sizes: st.tuples(st.just(sizes), st.permutations(range(len(sizes))))
 ))  # fmt: skip
-@settings(deadline=None)
 def test_permutations_are_swaps_of_at_most_four_axes(case: tuple[Sequence[int], Sequence[int]]) -> None:
     sizes, order = case
     x = torch.arange(math.prod(sizes)).reshape(*sizes)

@@ -56,7 +56,7 @@ def multiplied_by(blas: bool) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(layers(), st.sampled_from([None, *ACTIVATIONS]), st.booleans())
 def test_results(case: tuple[Any, torch.Tensor], activation: nn.Module | None, blas: bool) -> None:
     layer, x = case

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
@@ -19,7 +19,7 @@ from torch import nn
 import onnx2nn
 from onnx2nn.errors import InputError
 
-UNHURRIED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+REPEATABLE = settings(derandomize=True)
 
 TOLERANCES = {np.float32: 3e-6, np.float16: 2e-3}
 """The largest difference from ONNX Runtime, relative to the largest element: rounding of sums of 600 products."""
@@ -127,7 +127,7 @@ def products(draw: st.DrawFn) -> Product:
 
 
 @pytest.mark.pinned("onnxruntime")  # 1.23 has no kernel for 2 bits
-@settings(UNHURRIED, max_examples=150)
+@settings(REPEATABLE, max_examples=150)
 @given(products(), st.sampled_from([0, 1, 4]), st.integers(1, 5))
 def test_packed_weights_compute_what_onnx_runtime_does(product: Product, level: int, lines: int) -> None:
     """Of level 4 too, where activations are rounded to int8: by the same formula, so that no step falls otherwise."""
@@ -140,7 +140,7 @@ def test_packed_weights_compute_what_onnx_runtime_does(product: Product, level: 
 
 
 @pytest.mark.pinned("onnxruntime")  # 1.23 has no kernel for 2 bits
-@settings(UNHURRIED, max_examples=150)
+@settings(REPEATABLE, max_examples=150)
 @given(products(), st.sampled_from([0, 4]))
 def test_dequantised_weights_are_those_of_a_linear_layer(product: Product, level: int) -> None:
     model, x = product.model(level), product.x(3)
@@ -150,7 +150,7 @@ def test_dequantised_weights_are_those_of_a_linear_layer(product: Product, level
     _check(module(torch.from_numpy(x)), _reference(product.model(0), x))
 
 
-@settings(UNHURRIED, max_examples=100)
+@settings(REPEATABLE, max_examples=100)
 @given(products())
 def test_torchao_has_the_same_weights_or_a_reason_is_given(product: Product) -> None:
     pytest.importorskip("torchao", reason="an optional package")
@@ -168,7 +168,7 @@ def test_torchao_has_the_same_weights_or_a_reason_is_given(product: Product) -> 
     assert torch.equal(layer.weight.dequantize() if done["weights"] else layer.weight, next(floats.children()).weight)
 
 
-@settings(UNHURRIED, max_examples=50)
+@settings(REPEATABLE, max_examples=50)
 @given(products())
 def test_activations_get_the_gradients_of_the_float_layer(product: Product) -> None:
     """With rounded activations too: the gradient passes the rounding."""
@@ -258,7 +258,7 @@ def test_the_transposed_product_of_bitsandbytes() -> None:
 
 
 @pytest.mark.pinned("onnxruntime")  # 1.23 refuses tables of 2 bits, and packs zero points across the rows
-@settings(UNHURRIED, max_examples=60)
+@settings(REPEATABLE, max_examples=60)
 @given(st.sampled_from([2, 4, 8]), st.sampled_from([16, 32, 64]), st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_packed_tables_become_embeddings(bits: int, block: int, blocks: int, shifted: bool, seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -288,7 +288,7 @@ def test_packed_tables_become_embeddings(bits: int, block: int, blocks: int, shi
     assert torch.equal(done(torch.from_numpy(x)), module(torch.from_numpy(x)))
 
 
-@settings(UNHURRIED, max_examples=60)
+@settings(REPEATABLE, max_examples=60)
 @given(
     st.sampled_from([np.int8, np.uint8]), st.sampled_from(["number", "columns", "blocks"]), st.booleans(), st.booleans()
 )

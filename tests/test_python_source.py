@@ -566,7 +566,7 @@ _EXPRESSIONS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(_EXPRESSIONS)
 def test_brackets_stand_where_they_are_needed(expression: Expression) -> None:
     try:

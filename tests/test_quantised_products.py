@@ -88,7 +88,7 @@ def test_pairs(options: dict[str, Any]) -> None:
     assert eager.meta["onnx2nn"]["raising"] == {"raised": {RULE: 1} if options in TAKEN else {}, "dropped": []}
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.integers(1, 90), st.integers(0, 1000), st.booleans(), st.sampled_from([np.uint8, np.int8]))
 def test_a_result_is_the_nearest_step(width: int, seed: int, per_column: bool, x_type: type) -> None:
     """The sum of integers is exact: the result is the literal one, or the other step where that is between two."""

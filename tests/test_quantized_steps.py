@@ -46,7 +46,7 @@ def layers(draw: Any) -> Case:
     return (*inputs, scales[0], zeros[0], scales[1], zeros[1]), {"direction": direction}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layers())
 def test_few_calls_give_the_same(case: Case) -> None:
     inputs, options = case
@@ -93,7 +93,7 @@ def changed(x: torch.Tensor, draw: Any) -> torch.Tensor:
     return x
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_numbers_over_their_range(data: st.DataObject) -> None:
     """DynamicQuantizeLinear in few calls gives the numbers of its formula, at every magnitude."""

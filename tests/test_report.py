@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -209,7 +209,6 @@ class _Scripts(HTMLParser):
             self.scripts[-1] += data
 
 
-@settings(deadline=None)  # an example parses two pages, which takes long on a busy machine
 @given(st.text() | st.sampled_from(report_models.HOSTILE), st.text())
 def test_texts_come_back_from_the_page_and_add_no_element(text: str, title: str) -> None:
     parser, empty = _Scripts(), _Scripts()

@@ -172,7 +172,7 @@ def test_rule_covers_calls_that_torch_computes(target: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This overload of:UserWarning", "ignore:ComplexHalf:UserWarning")
-@settings(max_examples=1500, deadline=None, derandomize=True)
+@settings(max_examples=1500, derandomize=True)
 @given(seed=st.integers(0, 1 << 32), target=st.sampled_from(_TARGETS))
 def test_rule_gives_the_shapes_and_dtypes_of_torch(seed: int, target: Any) -> None:
     random = Random(seed)

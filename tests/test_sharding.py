@@ -199,7 +199,7 @@ def _boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[sli
 
 
 @pytest.mark.parametrize(("page", "block"), [(1, 1), (9, 64), (40, 4096), (4096, 1 << 22)])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=_boxes())
 def test_a_box_of_a_view(
     page: int,
@@ -264,7 +264,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.T
     return onnx2nn.load(path).state_dict(), onnx2nn.OnnxReader(path)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_sharding(
     network: tuple[dict[str, torch.Tensor], onnx2nn.OnnxReader], data: st.DataObject, reads: Reads

@@ -48,7 +48,7 @@ from tests.size_expressions import (
     numbers,
 )
 
-RULES = settings(deadline=None, database=None, derandomize=True, max_examples=400)
+RULES = settings(database=None, derandomize=True, max_examples=400)
 
 GRID = (-5, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 39, 1000)
 

@@ -35,7 +35,6 @@ REASONS_ARE_NAMED = True
 """Whether each refusal must be an error of ours that names an input and a condition."""
 
 SETTINGS = settings(
-    deadline=None,
     database=None,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),

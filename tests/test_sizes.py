@@ -55,7 +55,7 @@ from tests.size_expressions import (
     conditions as trees_of_conditions,
 )
 
-RULES = settings(deadline=None, database=None, derandomize=True, max_examples=300)
+RULES = settings(database=None, derandomize=True, max_examples=300)
 
 MANY = 2000
 """Operations within each other: more than Python calls functions within each other."""

@@ -74,7 +74,7 @@ def _forms(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
     return rank, axis, over, draw(st.integers(-rank - 1, rank)), draw(st.integers(1, 7)), draw(st.integers(1, 5))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(_forms(), st.booleans(), st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_windows_are_views_of_the_signal(
     form: tuple[int, int, int, int, int, int], from_the_end: bool, counts: list[int]

@@ -485,21 +485,21 @@ def _checked_network(build: Callable[[], nn.Module], seed: int, dynamo: bool) ->
             assert torch.equal(other.state_dict()[key], value), key
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(networks(), st.integers(0, 1000), st.booleans())
 def test_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
     _checked_network(build, seed, dynamo)
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(networks(), st.integers(0, 1000), st.booleans())
 def test_more_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
     _checked_network(build, seed, dynamo)
 
 
 @pytest.mark.held
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, suppress_health_check=list(HealthCheck))
 @given(networks(), st.integers(0, 1000), st.booleans())
 def test_many_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
     _checked_network(build, seed, dynamo)

@@ -87,7 +87,7 @@ def _size(parts: tuple[list[int], int, int], source: ir.Value) -> Size:
     st.sampled_from([np.int64, np.int32]),
     st.tuples(st.integers(1, 9), st.integers(1, 9)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_numbers(items: list, dtype: type, shape: tuple[int, int]) -> None:
     constant = np.arange(len(items), dtype=dtype) + 3
     kind = ir.DataType.from_numpy(constant.dtype)
@@ -107,7 +107,7 @@ def test_a_number_without_dimensions() -> None:
 
 
 @given(SIZES, st.integers(1, 3), st.sampled_from([np.int64, np.int32]), st.tuples(st.integers(1, 9), st.integers(1, 9)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_counts(parts: tuple[list[int], int, int], rank: int, dtype: type, shape: tuple[int, int]) -> None:
     axis = shape[0] % rank
     constant = np.arange(5, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(rank)])
@@ -116,7 +116,7 @@ def test_counts(parts: tuple[list[int], int, int], rank: int, dtype: type, shape
 
 
 @given(st.integers(1, 3), st.data(), SIZES, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_repeats(rank: int, data: st.DataObject, parts: tuple[list[int], int, int], single: bool) -> None:
     axis = data.draw(st.integers(0, rank - 1))
     sizes = [2, 3, 4][:rank]
@@ -132,7 +132,7 @@ def test_repeats(rank: int, data: st.DataObject, parts: tuple[list[int], int, in
     st.lists(st.integers(-1, 4), min_size=1, max_size=4),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_reshape_has_the_shape_that_the_standard_says(shape: list[int], target: list[int], zero: bool) -> None:
     found = reshaped(shape, target, int(zero))
     node = helper.make_node("Reshape", ["x", "t"], ["y"], allowzero=int(zero))

@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> None:
     np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.booleans(), min_size=1, max_size=3))
 def test_each_block_is_the_authors_module(tmp_path: Path, kinds: list[bool]) -> None:
     net, x = Net(kinds).eval(), flow.randn(2, 3, 5, 5)

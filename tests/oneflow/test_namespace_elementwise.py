@@ -38,7 +38,7 @@ def shapes_and(dtype: str, elements=None):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", ["add", "sub", "mul"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_integer_arithmetic_wraps_around(dtype, name, data):
     a, b = data.draw(shapes_and(dtype))
@@ -50,7 +50,7 @@ def test_integer_arithmetic_wraps_around(dtype, name, data):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", ["floordiv", "mod", "truncdiv", "fmod"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_integer_division(dtype, name, data):
     a, b = data.draw(shapes_and(dtype))
@@ -82,7 +82,7 @@ def test_integer_division_by_zero_is_an_error(function, divisor):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_float_division(dtype, data):
     elements = st.one_of(
@@ -114,7 +114,7 @@ def test_integers_with_numbers(dtype, scalar):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_bits(dtype, data):
     a, b = data.draw(shapes_and(dtype))

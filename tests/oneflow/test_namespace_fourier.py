@@ -35,7 +35,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 lengths = st.integers(1, 300) | st.sampled_from([400, 512, 1024, 509, 2048, 2 * 3 * 5 * 7 * 11])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths, st.none() | lengths, st.sampled_from([0, 1, -1]), st.integers(0, 1000))
 def test_transforms(size: int, n: int | None, dim: int, seed: int) -> None:
     """Any length, cut or padded, along each dim: the difference is rounding in float64."""

@@ -49,7 +49,7 @@ def array_and_key(draw):
     return np.arange(math.prod(shape)).reshape(shape), key
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(array_and_key())
 def test_basic_indexing(case):
     array, key = case
@@ -136,7 +136,7 @@ def test_basic_index_out_of_range():
         F.zeros(3)[0, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_split_and_cat(data):
     array = np.arange(24).reshape(2, 12)
@@ -484,7 +484,7 @@ def factors(draw):
     return left, right
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(factors(), st.sampled_from(["float32", "float64", "int64", "int32", "uint8", "float16"]))
 def test_matmul(shapes, dtype):
     a, b = (RNG.integers(0, 5, shape).astype(dtype) for shape in shapes)
