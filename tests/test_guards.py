@@ -610,12 +610,25 @@ def test_a_condition_on_sizes_that_data_decide() -> None:
     assert text.startswith("u0 % 2 == 0 (u0: data decide it): ") and "node 'y' (Reshape)" in text
     x = torch.tensor([1.0, 0.0, 2.0, 3.0, 4.0])
     assert module(x).tolist() == [[0, 2], [3, 4]]
-    with pytest.raises(ValueError, match=r"sizes that data decide do not fit\. u0 % 2 == 0 .* Here u0 is 3\."):
+    with pytest.raises(ValueError, match=r"u0 % 2 == 0 .* Here u0, which NonZero 'p' computes of 'x', is 3\."):
         module(x[:4])
     program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
     assert program(x).tolist() == [[0, 2], [3, 4]]
     with pytest.raises(RuntimeError):
         program(x[:4])
+
+
+def test_names_with_braces_are_no_formats() -> None:
+    model = _model(PAIRS)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "{0.__class__} {x}"
+    model.graph.node[0].name = "{p}"
+    module = onnx2nn.load(model)
+    with pytest.raises(ValueError, match=r"Here u0, which NonZero '{p}' computes of '[^']*', is 3\."):
+        module(torch.ones(3))
+    fixed = _model("(float[n] x) => (float[a,b] y) <int64[2] target = {-1, 2}> { y = Reshape(x, target) }")
+    fixed.graph.input[0].name = fixed.graph.node[0].input[0] = "{x}"
+    with pytest.raises(ValueError, match=r"of input '{x}', is 3\."):
+        onnx2nn.load(fixed)(torch.ones(3))
 
 
 def test_an_equation_may_hold_by_cases_of_a_size_that_data_decide() -> None:
@@ -651,7 +664,7 @@ def test_two_sizes_that_data_decide_have_two_names() -> None:
             (expected,) = session.run(None, {"x": x.numpy(), "w": w.numpy()})
         except (Fail, RuntimeException):  # the latter from ONNX Runtime before 1.27
             refused += 1
-            with pytest.raises(ValueError, match=r"Here u0 is 0, u1 is 2\."):
+            with pytest.raises(ValueError, match=r"Here u0, which .* of 'x', is 0, u1, which .* of 'w', is 2\."):
                 module(x, w)
         else:
             assert list(module(x, w).shape) == list(expected.shape)

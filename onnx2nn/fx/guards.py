@@ -336,10 +336,9 @@ def _is_by_data(value: Number | Truth) -> bool:
 def _check(tracer: Tracer, guard: Guard) -> None:
     """Records a check where nodes are recorded now."""
     symbols = sorted(guard.condition.symbols, key=_number)
-    named = ", ".join(f"{tracer.symbols.title(symbol)} is {{}}" for symbol in symbols)
-    escaped = guard.text.replace("{", "{{").replace("}", "}}")
+    named = ", ".join(f"{_escaped(tracer.symbols.title(symbol))} is {{}}" for symbol in symbols)
     sizes_of = "that data decide" if guard.condition.by_data else "of the inputs"
-    message = f"The sizes {sizes_of} do not fit. {escaped}. Here {named}."
+    message = f"The sizes {sizes_of} do not fit. {_escaped(guard.text)}. Here {named}."
     sizes = [tracer.symbols.read(symbol).node for symbol in symbols]
     truth = _Nodes(tracer).of(guard.condition)
     kwargs: dict[str, Any] = {"message": message}
@@ -348,6 +347,11 @@ def _check(tracer: Tracer, guard: Guard) -> None:
     elif guard.limit is not None and guard.limit >= _HUGE:
         kwargs["limit"] = True
     tracer.create("call_function", functional.onnx2nn__Require, (truth, *sizes), kwargs)
+
+
+def _escaped(text: str) -> str:
+    """Returns a text that `str.format` leaves as it is: names in a file may have braces."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _number(symbol: Symbol) -> int:

@@ -38,6 +38,7 @@ class Symbols:
         self.inputs: dict[Symbol, Dim] = {}
         self.own: dict[Symbol, Dim] = {}
         self._elements: dict[tuple[fx.Node, int], Dim] = {}
+        self._sources: dict[Symbol, fx.Node] = {}
         self._proposed: dict[Symbol, Number] = {}
         self._places: dict[Symbol, tuple[str, int]] = {} if around is None else around._places
         self._numbers: Iterator[int] = itertools.count() if around is None else around._numbers
@@ -71,7 +72,14 @@ class Symbols:
     def title(self, symbol: Symbol) -> str:
         """Returns what a symbol is, for messages."""
         place = self._places.get(symbol)
-        return symbol.name if place is None else f"{symbol.name}, dimension {place[1]} of input {place[0]!r},"
+        if place is not None:
+            return f"{symbol.name}, dimension {place[1]} of input {place[0]!r},"
+        if symbol not in self._sources:
+            return symbol.name if self._around is None else self._around.title(symbol)
+        source = self._sources[symbol]
+        _, operator, name = source.meta.get("onnx", ("", "", ""))
+        inputs = ", ".join(map(repr, _inputs_of(source)))
+        return f"{symbol.name}, which {operator} {name!r} computes{f' of {inputs}' if inputs else ''},"
 
     def read(self, symbol: Symbol) -> Dim:
         """Returns the number that reads a symbol in this program."""
@@ -100,7 +108,7 @@ class Symbols:
                 ((monomial, coefficient),) = size.terms
                 symbol = monomial[0]
                 if len(monomial) == 1 and coefficient == 1 and isinstance(symbol, Symbol) and not self.known(symbol):
-                    self.own[symbol] = tensor.reading(axis, size)
+                    self.own[symbol], self._sources[symbol] = tensor.reading(axis, size), tensor.node
 
     def confirm(self, size: Number) -> None:
         """Checks what samples propose for a dimension, as its size is asked for."""
@@ -133,5 +141,17 @@ class Symbols:
 
             size = self.fresh("element", 0, None)
             assert isinstance(size, Size)
-            self._elements[key] = self.own[next(iter(size.symbols))] = Dim(self._tracer, size, read)
+            symbol = next(iter(size.symbols))
+            self._elements[key] = self.own[symbol] = Dim(self._tracer, size, read)
+            self._sources[symbol] = vector.node
         return self._elements[key]
+
+
+def _inputs_of(node: fx.Node) -> list[str]:
+    """Returns the names of a program's arguments that a value is computed of, in their order."""
+    found, pending = {node}, [node]
+    while pending:
+        inputs = [value for value in pending.pop().all_input_nodes if value not in found]
+        found.update(inputs)
+        pending += inputs
+    return [str(value.target) for value in sorted(value for value in found if value.op == "placeholder")]
