@@ -372,6 +372,44 @@ def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
         check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
 
 
+PARTS = {
+    "of a computed size": "q = SplitToSequence <axis = 1> (x, rows) y = SequenceLength(q)",
+    "of a computed size, joined": "q = SplitToSequence <axis = 1> (x, rows) y = ConcatFromSequence <axis = 0> (q)",
+    "of a fixed size": "q = SplitToSequence <axis = 0> (x, two) y = SequenceLength(q)",
+    "of an axis that has one size in samples": """n = Shape <end = 1> (x) few = Min(n, three) part = Slice(x, zero, few)
+        q = SplitToSequence <axis = 0, keepdims = 0> (part) y = SequenceLength(q)""",
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_the_number_of_parts_is_no_sample(parts: str) -> None:
+    """At all sizes that samples take, the first sequence has one element and the last one three."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 3] x) => (float y)
+        <int64 two = {{2}}, int64[1] three = {{3}}, int64[1] zero = {{0}}, int64 first = {{0}}> {{
+            shape = Shape(x) rows = Gather(shape, first) {PARTS[parts]}
+        }}""")
+    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
+    module = onnx2nn.load(model)
+    for size in (1, 2, 3, 4, 9):
+        x = torch.arange(3.0 * size).reshape(size, 3)
+        if size == 2 and "joined" in parts:  # its parts have two columns and one
+            with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+                module(x)
+        else:
+            check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} rows")
+
+
+def test_parts_of_one_size_are_checked_before_anything_runs() -> None:
+    module = onnx2nn.load(
+        parser.parse_model("""<ir_version: 10, opset_import: ["" : 13]>
+            g (float[n] x) => (float[a] y, float[a] z, float[a] w) { y, z, w = Split(x) }""")
+    )
+    assert [len(part) for part in module(torch.ones(6))] == [2, 2, 2]
+    for size in (1, 4, 5):
+        with pytest.raises(ValueError, match=rf"n % 3 == 0 is needed by node '.*' \(Split\).* is {size}\."):
+            module(torch.ones(size))
+
+
 @pytest.mark.parametrize("width", ["width", "height"])
 def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """Vision transformers are declared for any height and width, their positions are constants of one size."""
