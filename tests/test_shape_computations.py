@@ -410,6 +410,26 @@ def test_parts_of_one_size_are_checked_before_anything_runs() -> None:
             module(torch.ones(size))
 
 
+@pytest.mark.parametrize("pads", ["given, two", "two, given", "given, given"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
+    """They crop, and the pad at the other end repeats what is left; an axis of which nothing is left has no element."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[1] five = {{5}}, int64[1] two = {{2}}> {{
+            n = Shape(x) rest = Mod(n, five) given = Sub(rest, two) all = Concat <axis = 0> ({pads})
+            y = Pad <mode = "{mode}"> (x, all)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (3, 4, 5, 6, 7, 9, 10, 16):
+        x = torch.arange(1.0, size + 1)
+        check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+    if mode != "constant":
+        with pytest.raises(
+            ValueError, match=rf"negative pads leave an element for mode='{mode}' to read\. Here n, .* 1\."
+        ):
+            module(torch.ones(1))
+
+
 @pytest.mark.parametrize("width", ["width", "height"])
 def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """Vision transformers are declared for any height and width, their positions are constants of one size."""
