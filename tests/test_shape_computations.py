@@ -430,6 +430,25 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Less(none, n)",
+        "y = GreaterOrEqual(n, none)",
+        "c = Greater(none, n) y = And(c, c)",
+        "c = LessOrEqual(none, n) y = Or(c, c)",
+        "c = Less(none, n) y = Not(c)",
+        "c = Less(none, n) y = Where(c, n, none)",
+    ],
+)
+def test_truths_about_no_numbers_are_truths(nodes: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float y) {{
+        n = Shape(x) none = Shape <start = 1> (x) {nodes} }}""")
+    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
+    x = torch.ones(3)
+    check_same([onnx2nn.load(model)(x)], run_onnxruntime(model.SerializeToString(), [x]), nodes)
+
+
 @pytest.mark.parametrize("width", ["width", "height"])
 def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """Vision transformers are declared for any height and width, their positions are constants of one size."""
