@@ -376,6 +376,8 @@ PARTS = {
     "of a computed size": "q = SplitToSequence <axis = 1> (x, rows) y = SequenceLength(q)",
     "of a computed size, joined": "q = SplitToSequence <axis = 1> (x, rows) y = ConcatFromSequence <axis = 0> (q)",
     "of a fixed size": "q = SplitToSequence <axis = 0> (x, two) y = SequenceLength(q)",
+    "of one row": "q = SplitToSequence (x) y = SequenceLength(q)",
+    "of nothing": "none = Slice(x, zero, zero) q = SplitToSequence (none, two) y = SequenceLength(q)",
     "of an axis that has one size in samples": """n = Shape <end = 1> (x) few = Min(n, three) part = Slice(x, zero, few)
         q = SplitToSequence <axis = 0, keepdims = 0> (part) y = SequenceLength(q)""",
 }
@@ -390,7 +392,7 @@ def test_the_number_of_parts_is_no_sample(parts: str) -> None:
         }}""")
     model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
     module = onnx2nn.load(model)
-    for size in (1, 2, 3, 4, 9):
+    for size in (0, 1, 2, 3, 4, 9)["computed" in parts :]:
         x = torch.arange(3.0 * size).reshape(size, 3)
         if size == 2 and "joined" in parts:  # its parts have two columns and one
             with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
@@ -428,6 +430,20 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             ValueError, match=rf"negative pads leave an element for mode='{mode}' to read\. Here n, .* 1\."
         ):
             module(torch.ones(1))
+
+
+def test_a_size_marks_its_place() -> None:
+    """Which element differs is a choice by size, not one that the import makes."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> 
+        g (float[n] x, float[m] z) => (int64[1, 4] y, float[k] w)
+        <int64[1] six = {6}, int64 four = {4}, int64[2] values = {1, 2}, int64[1] zero = {0}, int64[1] one = {1}> {
+            n = Shape(x) place = Sub(n, six) y = OneHot(place, four, values)
+            marks = Squeeze(y, zero) first = Slice(marks, zero, one) w = Tile(z, first)
+        }""")
+    module = onnx2nn.load(model)
+    for size in range(14):
+        inputs = [torch.ones(size), torch.arange(3.0)]
+        check_same(list(module(*inputs)), run_onnxruntime(model.SerializeToString(), inputs), f"{size} elements")
 
 
 @pytest.mark.parametrize(
