@@ -178,7 +178,7 @@ class Guards(Sizes):
 
     def _guard(self, condition: Condition, reason: str) -> None:
         guard = Guard(_as_range(condition, self.facts), reason, self._tracer.meta.get("onnx", ()))
-        if self._of_own_data(condition):
+        if _is_of_own_data(condition, self._tracer.symbols):
             self._check_now(guard)
         else:
             self.found.append(guard)
@@ -309,10 +309,6 @@ class Guards(Sizes):
                     point[symbol] = value if isinstance(value, int) else point.get(_only(value), 1)
             yield points
 
-    def _of_own_data(self, condition: Condition) -> bool:
-        """Returns whether a symbol of the condition is read from a result of this program."""
-        return any(symbol in self._tracer.symbols.own for symbol in condition.symbols)
-
     def listed(self) -> list[Guard]:
         """Returns all guards of the program, and of those in it."""
         return [*self.found, *self.limits.values(), *self.later]
@@ -340,6 +336,11 @@ class Guards(Sizes):
     def _check_now(self, guard: Guard) -> None:
         self.later.append(replace(guard, at_entry=False))
         _check(self._tracer, guard)
+
+
+def _is_of_own_data(condition: Condition, symbols: Symbols) -> bool:
+    """Returns whether a symbol of a condition is read from a result of the program of these symbols."""
+    return any(symbol in symbols.own for symbol in condition.symbols)
 
 
 def _is_by_data(value: Number | Truth) -> bool:

@@ -160,8 +160,10 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
-        if mode != "wrap" and fixed(data.shape[axis]) and data.shape[axis] == 0:
-            raise OperatorError(f"axis {axis} is empty, and mode={mode!r} needs an element to read.")
+        if fixed(data.shape[axis]) and data.shape[axis] == 0:
+            for amount in pairs[axis]:
+                demand(amount <= 0, f"axis {axis} is empty, and mode={mode!r} needs an element to read")
+            continue
         places = _positions(F, data.shape[axis], *pairs[axis], mode)
         data = data.index_select(axis, places)
     return data
