@@ -144,7 +144,7 @@ class Builder:
                 needed.update(_reads(node))
         constants = [tensor for name, tensor in self.initializers.items() if name in needed]
         graph = helper.make_graph(kept[::-1], "sizes", self.infos, results, constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
 
 def _reads(node: NodeProto) -> set[str]:

@@ -397,10 +397,3 @@ CONSUMERS: tuple[Callable[[Builder], Outcome], ...] = (
     top_k,
     compress,
 )
-
-
-def consume(g: Builder) -> Outcome:
-    """Adds one consumer; returns its tensors, from which later steps and consumers start."""
-    results = g.choice(CONSUMERS)(g)
-    g.tensors += results
-    return results

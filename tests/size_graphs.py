@@ -6,8 +6,8 @@
 
 A graph starts from one or two float inputs with the dynamic dimensions `n` and `m`. Steps compute numbers from the
 shapes so far (`tests/size_numbers.py`), consumers make tensors whose shapes or values depend on them
-(`tests/size_consumers.py`), and further steps take the shapes of those. All choices are integers of one generator,
-simplest options first, so that hypothesis shrinks a graph by shrinking its choices.
+(`tests/size_consumers.py`, `tests/size_structures.py`), and further steps take the shapes of those. All choices are
+integers of one generator, simplest options first, so that hypothesis shrinks a graph by shrinking its choices.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import onnx2nn
+from onnx2nn.errors import ModuleInputError
 from tests.size_builder import FLOAT, PRODUCT, SIZES, Builder, Number, Tensor, add_input
-from tests.size_consumers import consume
 from tests.size_numbers import size_of, step
+from tests.size_structures import consume
 
 POINTS = 12
 """Sizes, or pairs of them, at which a graph runs."""
@@ -134,7 +135,7 @@ def _cropped_first(graph: onnx.GraphProto) -> None:
         if node.op_type != "Pad":
             nodes.append(node)
             continue
-        data, pads, _value, axes = [*node.input, ""][:4]
+        data, pads, _value, axes = [*node.input, "", ""][:4]
         text = f"""crop (data, pads{", axes" if axes else ""}) => (part, added) {{
             zero = Constant <value_int = 0> ()
             negative = Neg (pads)
@@ -365,7 +366,9 @@ def names_its_reason(graph: SizeGraph, outcome: Outcome) -> bool:
     text = str(outcome.detail)
     named = any(re.search(rf"\b{info.name}\b", text) for info in graph.model.graph.input)
     conditional = re.search(r"[=<>%]|must be", text)
-    return isinstance(outcome.detail, (ValueError, AssertionError)) and named and conditional is not None
+    return (
+        isinstance(outcome.detail, (ValueError, AssertionError, ModuleInputError)) and named and conditional is not None
+    )
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 
 from onnx2nn.fx.shape_rules.rule import RULES, Sizes
 from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.trace_errors import ShapeMismatch
+from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 from onnx2nn.sizes.conditions import Condition, Truth, equal
 from onnx2nn.sizes.expression import Number, Symbol, of_symbol
 from onnx2nn.sizes.facts import Facts
@@ -176,6 +176,8 @@ def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: dict[
         found = RULES[target](*bound.args, **bound.kwargs)
     except ShapeMismatch:
         assert expected is None, f"refused: {call}"
+        return False
+    except TraceError:  # the call is left to run time
         return False
     if found is None:
         return False

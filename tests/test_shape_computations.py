@@ -372,6 +372,99 @@ def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
         check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
 
 
+PARTS = {
+    "of a computed size": "q = SplitToSequence <axis = 1> (x, rows) y = SequenceLength(q)",
+    "of a computed size, joined": "q = SplitToSequence <axis = 1> (x, rows) y = ConcatFromSequence <axis = 0> (q)",
+    "of a fixed size": "q = SplitToSequence <axis = 0> (x, two) y = SequenceLength(q)",
+    "of one row": "q = SplitToSequence (x) y = SequenceLength(q)",
+    "of nothing": "none = Slice(x, zero, zero) q = SplitToSequence (none, two) y = SequenceLength(q)",
+    "of an axis that has one size in samples": """n = Shape <end = 1> (x) few = Min(n, three) part = Slice(x, zero, few)
+        q = SplitToSequence <axis = 0, keepdims = 0> (part) y = SequenceLength(q)""",
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_the_number_of_parts_is_no_sample(parts: str) -> None:
+    """At all sizes that samples take, the first sequence has one element and the last one three."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 3] x) => (float y)
+        <int64 two = {{2}}, int64[1] three = {{3}}, int64[1] zero = {{0}}, int64 first = {{0}}> {{
+            shape = Shape(x) rows = Gather(shape, first) {PARTS[parts]}
+        }}""")
+    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
+    module = onnx2nn.load(model)
+    for size in (0, 1, 2, 3, 4, 9)["computed" in parts :]:
+        x = torch.arange(3.0 * size).reshape(size, 3)
+        if size == 2 and "joined" in parts:  # its parts have two columns and one
+            with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+                module(x)
+        else:
+            check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} rows")
+
+
+def test_parts_of_one_size_are_checked_before_anything_runs() -> None:
+    module = onnx2nn.load(
+        parser.parse_model("""<ir_version: 10, opset_import: ["" : 13]>
+            g (float[n] x) => (float[a] y, float[a] z, float[a] w) { y, z, w = Split(x) }""")
+    )
+    assert [len(part) for part in module(torch.ones(6))] == [2, 2, 2]
+    for size in (1, 4, 5):
+        with pytest.raises(ValueError, match=rf"n % 3 == 0 is needed by node '.*' \(Split\).* is {size}\."):
+            module(torch.ones(size))
+
+
+@pytest.mark.parametrize("pads", ["given, two", "two, given", "given, given"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
+    """They crop, and the pad at the other end repeats what is left; an axis of which nothing is left has no element."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[1] five = {{5}}, int64[1] two = {{2}}> {{
+            n = Shape(x) rest = Mod(n, five) given = Sub(rest, two) all = Concat <axis = 0> ({pads})
+            y = Pad <mode = "{mode}"> (x, all)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (3, 4, 5, 6, 7, 9, 10, 16):
+        x = torch.arange(1.0, size + 1)
+        check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+    if mode != "constant":
+        with pytest.raises(
+            ValueError, match=rf"negative pads leave an element for mode='{mode}' to read\. Here n, .* 1\."
+        ):
+            module(torch.ones(1))
+
+
+def test_a_size_marks_its_place() -> None:
+    """Which element differs is a choice by size, not one that the import makes."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> 
+        g (float[n] x, float[m] z) => (int64[1, 4] y, float[k] w)
+        <int64[1] six = {6}, int64 four = {4}, int64[2] values = {1, 2}, int64[1] zero = {0}, int64[1] one = {1}> {
+            n = Shape(x) place = Sub(n, six) y = OneHot(place, four, values)
+            marks = Squeeze(y, zero) first = Slice(marks, zero, one) w = Tile(z, first)
+        }""")
+    module = onnx2nn.load(model)
+    for size in range(14):
+        inputs = [torch.ones(size), torch.arange(3.0)]
+        check_same(list(module(*inputs)), run_onnxruntime(model.SerializeToString(), inputs), f"{size} elements")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Less(none, n)",
+        "y = GreaterOrEqual(n, none)",
+        "c = Greater(none, n) y = And(c, c)",
+        "c = LessOrEqual(none, n) y = Or(c, c)",
+        "c = Less(none, n) y = Not(c)",
+        "c = Less(none, n) y = Where(c, n, none)",
+    ],
+)
+def test_truths_about_no_numbers_are_truths(nodes: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float y) {{
+        n = Shape(x) none = Shape <start = 1> (x) {nodes} }}""")
+    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
+    x = torch.ones(3)
+    check_same([onnx2nn.load(model)(x)], run_onnxruntime(model.SerializeToString(), [x]), nodes)
+
+
 @pytest.mark.parametrize("width", ["width", "height"])
 def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """Vision transformers are declared for any height and width, their positions are constants of one size."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import onnx
 import pytest
@@ -106,6 +108,42 @@ def test_other_errors_are_unchanged(module: torch.nn.Module) -> None:
     with pytest.raises(Exception, match=r".") as error:
         module(X, torch.tensor([5, 1]))
     assert not isinstance(error.value, InputError)
+
+
+REFUSED_BY_TORCH = {
+    "no extreme": (
+        "y = ReduceMax <keepdims = 0> (x, first)",
+        (0, 4),
+        r"n >= 1 is needed by node 'y' \(ReduceMax\): .*\. Here n, dimension 0 of input 'x', is 0\.",
+    ),
+    "no place of an extreme": ("y = ArgMin <axis = 0> (x)", (0, 4), r"n >= 1 is needed by node 'y' \(ArgMin\)"),
+    "a window larger than what it moves over": (
+        "z = Unsqueeze(x, first) y = MaxPool <kernel_shape = [5]> (z)",
+        (2, 3),
+        r"m >= 5 is needed by node 'y' \(MaxPool\): .*\. Here m, dimension 1 of input 'x', is 3\.",
+    ),
+    "more than there is to crop": (
+        "p = Neg(m) z = Concat <axis = 0> (zero, p) y = Pad(x, z, , first)",
+        (2, 3),
+        r"n >= m is needed by node 'y' \(Pad\): .*\. Here n, .* is 2, m, dimension 1 of input 'x', is 3\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_TORCH)
+def test_a_size_that_torch_refuses_is_named(name: str) -> None:
+    """Nothing checks it before the call, so that exported programs need no bound that only an empty input exceeds."""
+    nodes, shape, message = REFUSED_BY_TORCH[name]
+    module = onnx2nn.load(
+        onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, m] x) => (float y)
+<int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] zero = {{0}}, int64[1] two = {{2}}> {{
+    s = Shape(x) n = Gather <axis = 0> (s, first) m = Gather <axis = 0> (s, second) {nodes} }}""")
+    )
+    for taken in (module, copy.deepcopy(module)):
+        with pytest.raises(ModuleInputError, match=rf"^The sizes of the inputs do not fit\. .*{message}"):
+            taken(torch.ones(shape))
+    assert not module.meta["onnx2nn"]["guards"]
+    assert module(torch.ones(8, 6)).numel()
 
 
 def test_tools_see_the_module_alone(module: torch.nn.Module) -> None:

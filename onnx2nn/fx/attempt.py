@@ -162,6 +162,7 @@ class Attempt:
             "fixed": self.fixed(),
             "sizes": self._sizes(),
             "guards": [guard.record(tracer.symbols) for guard in dict.fromkeys(tracer.guards.listed())],
+            "relied": [guard.record_of_failure(tracer.symbols) for guard in tracer.guards.relied],
             "signature": [self._signature(spec) for spec in specs],
             "declared": [self._declared(spec) for spec in specs],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),

@@ -13,6 +13,7 @@ from onnx2nn.errors import ModuleInputError
 from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.blocks.program import Program
 from onnx2nn.fx.constants import identity_of, memory_of
+from onnx2nn.fx.failed_sizes import failed_sizes
 from onnx2nn.fx.float_type import constants, float_type, follow
 from onnx2nn.fx.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
@@ -41,7 +42,8 @@ class ImportedModule(SharedProgram):
         """Returns the outputs for inputs by position or by name.
 
         Raises:
-            ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type.
+            ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type, or a
+                call of torch refuses their sizes.
         """
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return super().__call__(*args, **kwargs)
@@ -52,6 +54,7 @@ class ImportedModule(SharedProgram):
             return super().__call__(*args, **kwargs)
         except Exception as error:  # any error of torch, whose cause may be the inputs
             reason = wrong_inputs(declared, args, kwargs) if declared is not None else ""
+            reason = reason or failed_sizes(self.meta["onnx2nn"], args, kwargs, error)
             if not reason:
                 raise
             raise ModuleInputError(reason) from error

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn import functional
+from onnx2nn.fx.failed_sizes import operations_of
 from onnx2nn.fx.integer_range import IntegerRange
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
@@ -76,6 +77,15 @@ class Guard:
             "at_entry": self.at_entry,
         }
 
+    def record_of_failure(self, symbols: Symbols) -> dict[str, Any]:
+        """Returns what `failed_sizes` reads of a condition that a call checks itself, as plain Python values."""
+        places = {symbol: symbols.place_of(symbol) for symbol in sorted(self.condition.symbols, key=_number)}
+        return {
+            "operations": operations_of(self.condition, places),
+            "text": self.text,
+            "dimensions": {symbols.title(symbol): place for symbol, place in places.items()},
+        }
+
 
 class Guards(Sizes):
     """The facts on which one recorded program relies, and their guards.
@@ -89,6 +99,7 @@ class Guards(Sizes):
         facts: what is known of sizes.
         found: the guards that the program checks before it computes anything, beside `limits`.
         limits: the dimensions that are limited because float arithmetic must be exact, and the guards.
+        relied: the conditions that calls check themselves, on dimensions of inputs; no guard does.
         later: the guards that inner programs check, or this one where data decide a size.
         integers: the numbers that int64 surely holds.
         chosen: the conditions for which the structure of the program was chosen, and their truths.
@@ -99,6 +110,7 @@ class Guards(Sizes):
         self.facts: Facts = Facts(None if outer is None else outer.facts)
         self.found: list[Guard] = []
         self.limits: dict[Symbol, Guard] = {}
+        self.relied: list[Guard] = []
         self.later: list[Guard] = []
         self._outer = outer
         self.integers: IntegerRange = IntegerRange(self, None if outer is None else outer.integers)
@@ -117,7 +129,7 @@ class Guards(Sizes):
     def require(self, condition: Truth, reason: str) -> None:
         """Notes a condition that a call checks itself, and guards it where it is an equation, or leaves a single size.
 
-        These restrict the sizes of inputs, and their failure deep inside the program would name none of them.
+        These restrict the sizes of inputs. Others, such as a dimension that is not 0, are named once the call failed.
 
         Raises:
             ShapeMismatch: no sizes fulfil it.
@@ -133,6 +145,8 @@ class Guards(Sizes):
         single = any(isinstance(self.facts.values.get(symbol), int) for symbol in open_.symbols)
         if is_equation or open_.kind == "==" or plain is not settled or single:
             self._guard(open_, reason)
+        elif self._outer is None and all(map(self._tracer.symbols.place_of, open_.symbols)):
+            self.relied.append(Guard(open_, reason, self._tracer.meta.get("onnx", ())))
 
     def demand(self, condition: Truth, reason: str) -> None:
         """Guards a condition that nothing else checks, unless it is proven.
@@ -164,7 +178,7 @@ class Guards(Sizes):
 
     def _guard(self, condition: Condition, reason: str) -> None:
         guard = Guard(_as_range(condition, self.facts), reason, self._tracer.meta.get("onnx", ()))
-        if self._of_own_data(condition):
+        if _is_of_own_data(condition, self._tracer.symbols):
             self._check_now(guard)
         else:
             self.found.append(guard)
@@ -295,10 +309,6 @@ class Guards(Sizes):
                     point[symbol] = value if isinstance(value, int) else point.get(_only(value), 1)
             yield points
 
-    def _of_own_data(self, condition: Condition) -> bool:
-        """Returns whether a symbol of the condition is read from a result of this program."""
-        return any(symbol in self._tracer.symbols.own for symbol in condition.symbols)
-
     def listed(self) -> list[Guard]:
         """Returns all guards of the program, and of those in it."""
         return [*self.found, *self.limits.values(), *self.later]
@@ -326,6 +336,11 @@ class Guards(Sizes):
     def _check_now(self, guard: Guard) -> None:
         self.later.append(replace(guard, at_entry=False))
         _check(self._tracer, guard)
+
+
+def _is_of_own_data(condition: Condition, symbols: Symbols) -> bool:
+    """Returns whether a symbol of a condition is read from a result of the program of these symbols."""
+    return any(symbol in symbols.own for symbol in condition.symbols)
 
 
 def _is_by_data(value: Number | Truth) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, widened
+from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller, sortable, widened
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import chosen, demand, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
@@ -349,10 +349,11 @@ def _values_of_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1)
     depth = int(depth.item())
     sized([*indices.shape, depth])
     off, on = values
-    indices = np.where(indices < 0, indices + depth, indices)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
-    classes = np.arange(depth).reshape([depth] + [1] * (indices.ndim - axis))
-    return np.where(np.expand_dims(indices, axis) == classes, np.array(on, object), np.array(off, object))
+    classes = np.arange(depth).reshape([depth] + [1] * (indices.ndim - axis)).astype(object)
+    equal, either = binary(lambda a, b: a == b), binary(lambda a, b: a | b)
+    places = np.expand_dims(indices, axis)  # sizes, which stay choices: each element is of one class at some sizes
+    return _values_of_where(either(equal(places, classes), equal(places, classes - depth)), on, off)
 
 
 @op("OneHot", 9, static=["depth"], on_shape_values=_values_of_one_hot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,17 @@ from onnx2nn.optable.row import Typed
 from onnx2nn.optable.traits import BINARY, UNARY
 
 
-def _values_of_equal(A: Any, B: Any) -> Typed:
-    """Compares shape values or strings; the result is bool, not the type of the inputs."""
-    return Typed(binary(lambda a, b: a == b)(A, B), np.dtype(bool))
+def _truths(values: Callable[..., Any]) -> Callable[..., Typed]:
+    """Returns an operator on shape values (or strings) whose results are bool, also where there are none to tell."""
+    return lambda *inputs: Typed(values(*inputs), np.dtype(bool))
 
 
-@op("And", 7, on_shape_values=binary(lambda a, b: a & b), traits=BINARY | {"commutative", "logical"})
+@op("And", 7, on_shape_values=_truths(binary(lambda a, b: a & b)), traits=BINARY | {"commutative", "logical"})
 def and_(F: Any, A: Any, B: Any) -> Any:
     return F.logical_and(A, B)
 
 
-@op("Or", 7, on_shape_values=binary(lambda a, b: a | b), traits=BINARY | {"commutative", "logical"})
+@op("Or", 7, on_shape_values=_truths(binary(lambda a, b: a | b)), traits=BINARY | {"commutative", "logical"})
 def or_(F: Any, A: Any, B: Any) -> Any:
     return F.logical_or(A, B)
 
@@ -35,38 +36,38 @@ def xor(F: Any, A: Any, B: Any) -> Any:
 @op(
     "Not",
     1,
-    on_shape_values=unary(lambda x: (not x) if isinstance(x, bool) else x == False),  # noqa: E712
+    on_shape_values=_truths(unary(lambda x: (not x) if isinstance(x, bool) else x == False)),  # noqa: E712
     traits=UNARY | {"logical", "magnitude"},
 )
 def not_(F: Any, X: Any) -> Any:
     return F.logical_not(X)
 
 
-@op("Equal", 7, on_shape_values=_values_of_equal, traits=BINARY | {"commutative", "magnitude"})
+@op("Equal", 7, on_shape_values=_truths(binary(lambda a, b: a == b)), traits=BINARY | {"commutative", "magnitude"})
 @ordered
 def equal(F: Any, A: Any, B: Any) -> Any:
     return A == B
 
 
-@op("Less", 7, on_shape_values=binary(lambda a, b: a < b), traits=BINARY | {"magnitude"})
+@op("Less", 7, on_shape_values=_truths(binary(lambda a, b: a < b)), traits=BINARY | {"magnitude"})
 @ordered
 def less(F: Any, A: Any, B: Any) -> Any:
     return A < B
 
 
-@op("Greater", 7, on_shape_values=binary(lambda a, b: a > b), traits=BINARY | {"magnitude"})
+@op("Greater", 7, on_shape_values=_truths(binary(lambda a, b: a > b)), traits=BINARY | {"magnitude"})
 @ordered
 def greater(F: Any, A: Any, B: Any) -> Any:
     return A > B
 
 
-@op("LessOrEqual", 12, on_shape_values=binary(lambda a, b: a <= b), traits=BINARY | {"magnitude"})
+@op("LessOrEqual", 12, on_shape_values=_truths(binary(lambda a, b: a <= b)), traits=BINARY | {"magnitude"})
 @ordered
 def less_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A <= B
 
 
-@op("GreaterOrEqual", 12, on_shape_values=binary(lambda a, b: a >= b), traits=BINARY | {"magnitude"})
+@op("GreaterOrEqual", 12, on_shape_values=_truths(binary(lambda a, b: a >= b)), traits=BINARY | {"magnitude"})
 @ordered
 def greater_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A >= B

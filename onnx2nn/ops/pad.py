@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import demand, fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
@@ -48,14 +49,26 @@ def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, 
 
 
 def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
-    """Returns the index in the axis that each position of the padded axis is read from."""
-    places = F.arange(-begin, size + end)
+    """Returns the index in the axis that each position of the padded axis is read from.
+
+    A pad that is negative at some sizes crops there, and the other pad repeats what is left.
+    """
+    before, behind = larger(-begin, 0), larger(-end, 0)
+    cropped = [part for part in (before, behind) if not (fixed(part) and part == 0)]
+    if cropped:
+        size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
+        demand(size >= 1, f"negative pads leave an element for mode={mode!r} to read")
+    places = _repeated(F, size, F.arange(-begin, size + end), mode)
+    return places if fixed(before) else places + before
+
+
+def _repeated(F: Any, size: Any, places: Any, mode: str) -> Any:
+    """Returns the index in an axis that each place, also one outside of it, is read from."""
     if mode == "edge":
         return places.clamp(0, size - 1)
     if mode == "wrap":
         return places % _like(F, size, places)
-    period = 2 * (size - 1)
-    folded = places % _like(F, period, places) if not fixed(period) or period else places * 0
+    folded = places % _like(F, larger(2 * (size - 1), 1), places)  # a single element is all that there is to read
     return size - 1 - (folded - (size - 1)).abs()
 
 
@@ -147,8 +160,10 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
-        if mode != "wrap" and fixed(data.shape[axis]) and data.shape[axis] == 0:
-            raise OperatorError(f"axis {axis} is empty, and mode={mode!r} needs an element to read.")
+        if fixed(data.shape[axis]) and data.shape[axis] == 0:
+            for amount in pairs[axis]:
+                demand(amount <= 0, f"axis {axis} is empty, and mode={mode!r} needs an element to read")
+            continue
         places = _positions(F, data.shape[axis], *pairs[axis], mode)
         data = data.index_select(axis, places)
     return data

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.shape import fixed
 from onnx2nn.optable.registry import op
 
 
@@ -78,9 +79,14 @@ def _split_strings(input: np.ndarray[Any, Any], split: Any, axis: int, keepdims:
 
 @op("SplitToSequence", 11, static=["split"], traits=["takes_apart"])
 def split_to_sequence(F: Any, input: Any, split: Any = None, *, axis: int = 0, keepdims: int = 1) -> Any:
-    """Without `split` the parts have length 1; a scalar `split` is their length, the last may be shorter."""
+    """Without `split` the parts have length 1; a scalar `split` is their length, the last may be shorter.
+
+    An axis without elements has no parts, where torch gives an empty one.
+    """
     if isinstance(input, np.ndarray):
         return _split_strings(input, split, axis, keepdims)
+    if not isinstance(split, list) and fixed(input.shape[axis]) and input.shape[axis] == 0:
+        return []
     if split is None:
         return list(F.split(input, 1, axis) if keepdims else F.unbind(input, axis))
     return list(F.split(input, split, axis))

@@ -378,6 +378,8 @@ def split(
         sizes = _split_sizes(size, parts, num_outputs is None)
         if sizes is None and num_outputs and not _fills(size, parts):
             return _one_or_all(_slices(input, axis, _length(size, parts), parts))
+        if sizes is None and not num_outputs:
+            demand(size % parts == 0, f"the parts of axis {axis} have one size")
         if sizes is None or len(set(sizes)) == 1:
             return _one_or_all(input.chunk(parts, axis))
         split = sizes

@@ -18,8 +18,12 @@ from onnx2nn.fx.shape_rules.operands import (
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.sizes.conditions import at_least_zero, equal
 from onnx2nn.sizes.expression import Number
+
+_UNKNOWN_COUNT = "the number of parts depends on a dynamic dimension"
+"""Why a call is left to run time: how many results it has is a fact about sizes, which samples would not prove."""
 
 
 @rule(torch.cat, torch.concat, torch.concatenate)
@@ -76,7 +80,9 @@ def _equal_lengths(sizes: Sizes, size: Number, length: Any) -> list[Number]:
         raise Uncovered
     if sizes.decide(equal(size, length)) is True:
         return [size]
-    if type(size) is not int or type(length) is not int or length < 1:
+    if type(size) is not int or type(length) is not int:
+        raise TraceError(_UNKNOWN_COUNT)
+    if length < 1:
         raise Uncovered
     sizes.allow_parts(-(-size // length))
     return [min(length, size - start) for start in range(0, size, length)] or [0]
@@ -90,7 +96,13 @@ def _chunk(sizes: Sizes, input: Spec, chunks: Any, dim: Any = 0) -> Result:
     sizes.allow_parts(chunks)
     if sizes.decide(equal(size % chunks, 0)) is True:
         return _parts(input, axis, [size // chunks] * chunks)
-    return _parts(input, axis, _equal_lengths(sizes, size, -(-size // chunks)))
+    length = -(-size // chunks)
+    if isinstance(size, int):
+        return _parts(input, axis, _equal_lengths(sizes, size, length))
+    rest = size - length * (chunks - 1)
+    if not sizes.decide(at_least_zero(rest - 1)):  # torch makes no chunk behind the last element
+        raise TraceError(_UNKNOWN_COUNT)
+    return _parts(input, axis, [length] * (chunks - 1) + [rest])
 
 
 @rule(torch.tensor_split, "tensor_split")
@@ -108,6 +120,6 @@ def _unbind(sizes: Sizes, input: Spec, dim: Any = 0) -> Result:
     axis = axis_of(dim, len(shape))
     size = shape[axis]
     if not isinstance(size, int):
-        raise Uncovered
+        raise TraceError(_UNKNOWN_COUNT)
     sizes.allow_parts(size)
     return (Spec(put(shape, axis), input.dtype),) * size
