@@ -94,7 +94,7 @@ def failed_sizes(
     """
     if isinstance(error, Onnx2nnError) or str(error).startswith(f"{_MISFIT} "):  # one of ours, or a guard's
         return ""
-    named = {**dict(zip(record["inputs"], args, strict=False)), **kwargs}
+    named = {**dict(zip(record.get("inputs", ()), args, strict=False)), **kwargs}
     sizes = {
         (name, axis): size
         for name, value in named.items()

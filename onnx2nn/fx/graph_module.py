@@ -42,8 +42,8 @@ class ImportedModule(SharedProgram):
         """Returns the outputs for inputs by position or by name.
 
         Raises:
-            ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type, or a
-                call of torch refuses their sizes.
+            ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type.
+            ValueError: a guard, or a call of torch, refuses their sizes.
         """
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return super().__call__(*args, **kwargs)
@@ -54,10 +54,11 @@ class ImportedModule(SharedProgram):
             return super().__call__(*args, **kwargs)
         except Exception as error:  # any error of torch, whose cause may be the inputs
             reason = wrong_inputs(declared, args, kwargs) if declared is not None else ""
-            reason = reason or failed_sizes(self.meta["onnx2nn"], args, kwargs, error)
-            if not reason:
-                raise
-            raise ModuleInputError(reason) from error
+            if reason:
+                raise ModuleInputError(reason) from error
+            if reason := failed_sizes(self.meta.get("onnx2nn", {}), args, kwargs, error):
+                raise ValueError(reason) from error
+            raise
 
     def train(self, mode: bool = True) -> ImportedModule:
         """Sets the mode, as `nn.Module.train`.
