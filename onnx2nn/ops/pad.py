@@ -105,22 +105,27 @@ def _is_within(size: Any, pair: tuple[Any, Any], mode: str) -> bool:
 
 
 def _easy_line(data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> bool:
-    """Returns whether torch's pad takes the pads of a single axis, of up to three, once it is the last axis."""
+    """Returns whether torch's pad takes the pads of a single axis, of up to three, once it is the last axis.
+
+    Of the others only the first may be empty.
+    """
     if data.ndim > 3 or not data.dtype.is_floating_point or mode == "wrap":
         return False
-    return not (fixed(data.shape[axis]) and data.shape[axis] == 0) and _is_within(data.shape[axis], pair, mode)
+    size, others = data.shape[axis], [other for place, other in enumerate(data.shape) if place != axis]
+    if any(not fixed(other) or other == 0 for other in others[1:]):
+        return False
+    return not (fixed(size) and size == 0) and _is_within(size, pair, mode)
 
 
 def _pad_line(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
-    lines, missing = data, 3 - data.ndim
-    for _ in range(missing):
-        lines = lines.unsqueeze(0)
-    lines = lines if axis == data.ndim - 1 else lines.transpose(axis + missing, 2)
+    last, missing = data.ndim - 1, 3 - data.ndim
+    lines = data.movedim(axis, last) if axis < last else data
+    for _ in range(missing):  # rows are images of one channel
+        lines = lines.unsqueeze(-2)
     lines = F.nn.functional.pad(lines, list(pair), mode=_MODES[mode])
-    lines = lines if axis == data.ndim - 1 else lines.transpose(axis + missing, 2)
     for _ in range(missing):
-        lines = lines.squeeze(0)
-    return lines
+        lines = lines.squeeze(-2)
+    return lines.movedim(last, axis) if axis < last else lines
 
 
 def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, **_: Any) -> Any:
