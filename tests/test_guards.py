@@ -933,3 +933,41 @@ def test_sizes_that_may_be_zero_do_not_multiply() -> None:
     assert module.code.count("SizeIf") <= 1, "of the batch, which may be empty"
     conditions = {guard["condition"] for guard in module.meta["onnx2nn"]["guards"]}
     assert conditions == {"h >= 4", "w >= 4", "h * w == 16 * (h // 4) * (w // 4)"}, "those of the first block"
+
+
+CHUNKS = """(float[b,n,6] x) => (float[c,d,e,f] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4},
+    int64[2] rest = {4, 6}> {
+    s = Shape(x)  b = Slice(s, zero, one)  n = Slice(s, one, two)  k = Div(n, four)
+    target = Concat <axis = 0> (b, k, rest)  y = Reshape(x, target) }"""
+
+
+def test_a_size_that_is_zero_only_where_the_copied_dimension_is() -> None:
+    """Chunks of four, as Mamba 2's: a Reshape's 0 would copy `n`, which is four times too much unless n is 0."""
+    model = _model(CHUNKS.replace("int64[1] one", "int64[1] zero = {0}, int64[1] one"))
+    module = onnx2nn.load(model)
+    assert [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]] == ["n % 4 == 0"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for n in (8, 4, 0, 12):
+        x = np.random.default_rng(n).standard_normal((2, n, 6)).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected)
+    for n in (3, 6):
+        with pytest.raises(ValueError, match="n % 4 == 0 is needed by node 'y'"):
+            module(torch.randn(2, n, 6))
+    assert "SizeIf" not in module.code
+
+
+def test_a_zero_of_the_file_beside_sizes_that_may_be_zero() -> None:
+    """It copies its dimension, where the sizes beside it are required not to be 0."""
+    model = _model(
+        """(float[b,n,m] x) => (float[c,d,e,f] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2},
+        int64[1] three = {3}, int64[1] six = {6}> {
+        s = Shape(x)  n = Slice(s, one, two)  m = Slice(s, two, three)  k = Div(n, two)  l = Div(m, three)
+        target = Concat <axis = 0> (zero, k, l, six)  y = Reshape(x, target) }"""
+    )
+    module = onnx2nn.load(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for sizes in ((2, 4, 6), (3, 2, 9)):
+        x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected)

@@ -186,6 +186,20 @@ def test_pickled_module_is_refused(model: onnx.ModelProto, tmp_path: Path) -> No
         onnx2nn.verify_nodes(model, torch.load(tmp_path / "m.pth", weights_only=False))
 
 
+@pytest.mark.parametrize(
+    ("graph", "folded"),
+    [
+        ("(float[4] x) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Neg(w) }", 1),
+        ("(float[4, 5] x) => (float[2] y) { s = Shape(x) y = Cast <to = 1> (s) }", 2),
+    ],
+    ids=["constant", "sizes"],
+)
+def test_a_program_of_constants_is_compared(graph: str, folded: int) -> None:
+    """No call has a name of the file, although nothing was lost."""
+    result = onnx2nn.verify_nodes(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> graph {graph}'))
+    assert result.ok and not result.nodes and len(result.folded) == folded
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_ulp_counts_representable_numbers(dtype: type) -> None:
     one = np.array([1.0, -1.0, 0.0], dtype)

@@ -320,6 +320,34 @@ def test_a_transform_that_the_oracle_rounds_coarsely_is_right_within_its_noise()
     assert onnx2nn.verify(_spectrogram(), inputs=inputs).ok
 
 
+def _quantised_deconvolution(bias: float) -> onnx.ModelProto:
+    """ONNX Runtime stores the float weights as integers, as if the file had quantised them."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["x"]),
+        helper.make_node("ConvTranspose", ["x", "weight", "bias"], ["wide"], strides=[2, 2]),
+        helper.make_node("QuantizeLinear", ["wide", "step", "zero"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "step", "zero"], ["y"]),
+    ]
+    weight = np.random.default_rng(0).standard_normal((3, 4, 2, 2)).astype(np.float32)
+    weights = {"weight": weight, "bias": np.full(4, bias, np.float32), "step": np.float32(0.03), "zero": np.uint8(120)}
+    model = _model(nodes, {"q": [1, 3, 5, 5]}, ["y"], weights)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    return model
+
+
+@pytest.mark.pinned("onnxruntime")  # which of its versions have the optimisation is not known
+def test_what_the_oracles_optimisations_change_is_told() -> None:
+    model = _quantised_deconvolution(0)
+    result = onnx2nn.verify(model)
+    assert result.ok, result.verdict
+    assert any("ONNX Runtime's own optimisations change output 'y'" in note for note in result.notes)
+
+
+def test_what_the_oracles_optimisations_change_excuses_nothing_else() -> None:
+    module = onnx2nn.load(_quantised_deconvolution(0.06))
+    assert not onnx2nn.verify(_quantised_deconvolution(0), module).ok
+
+
 @pytest.mark.parametrize("change", [1e-3, 1e-2])
 def test_another_window_of_such_a_transform_is_found(change: float) -> None:
     model, other = _spectrogram(), _spectrogram()

@@ -80,3 +80,19 @@ def test_numbers_for_vectors_of_a_slice(names: str) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     with pytest.raises(UnsupportedModelError, match=f"{names}: a number where a Slice takes a vector"):
         onnx2nn.load(model)
+
+
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [
+        (case("DequantizeLinear", np.zeros((64, 64), np.int8), f32(64, 2), axis=0, block_size=32), "2, 64"),
+        (case("DequantizeLinear", np.zeros((4, 6), np.int8), f32(1, 3), axis=1, block_size=2), "4, 3"),
+        (case("QuantizeLinear", f32(4, 6), f32(4, 5), axis=1, block_size=2), "4, 3"),
+    ],
+    ids=str,
+)
+def test_scales_that_are_not_one_for_each_block(case: Case, sizes: str) -> None:
+    """As NNCF writes them for the lookup of an embedding: ONNX Runtime refuses the run."""
+    model, _ = onnxnode.model_of(case, 21)
+    with pytest.raises(UnsupportedModelError, match=rf"not one number for each block of \d+ .* takes \[{sizes}\]"):
+        onnx2nn.load(model)

@@ -25,6 +25,14 @@ _UINT8 = 2
 def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
     """Returns a scale or zero point that broadcasts against `x`: a number, a number per index of `axis`, or blocks."""
     if block_size:
+        sizes = [*x.shape]
+        sizes[axis] = -(-sizes[axis] // block_size)
+        pairs = zip(parameter.shape, sizes, strict=False)
+        if parameter.ndim != len(sizes) or any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
+            raise OperatorError(
+                f"a scale or zero point of shape {[*parameter.shape]} has not one number for each block of "
+                f"{block_size} along axis {axis} of {[*x.shape]}, which takes {sizes}."
+            )
         return parameter.repeat_interleave(block_size, axis).narrow(axis, 0, x.shape[axis])
     if parameter.ndim == 0:
         return parameter

@@ -99,8 +99,9 @@ def size(F: Any, data: Any) -> Any:
 def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list[Any]:
     """Returns the target shape of a Reshape with every 0 replaced by the dimension that it copies.
 
-    Whether a computed size is 0 stays open. Where several may be, they are required not to be: such choices would
-    multiply from node to node, and what they copied would hardly have as many elements as the tensor.
+    Whether a computed size is 0 stays open, unless the dimension that it would copy fits where it is 0 itself alone.
+    Where several may be, they are required not to be: such choices would multiply from node to node, and what they
+    copied would hardly have as many elements as the tensor.
     """
     if allowzero:
         return list(dims)
@@ -108,12 +109,37 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
         chosen(d == 0, current[i], d) if i < len(current) and (d == current[i]) is not True else d
         for i, d in enumerate(dims)
     ]
-    open_ = [d for d, found in zip(dims, target, strict=True) if not fixed(d) and (found == d) is not True]
-    if len(open_) < 2:
+    open_ = [i for i, d in enumerate(dims) if not fixed(d) and (target[i] == d) is not True]
+    if len(open_) > 1:
+        for i in open_:
+            demand(dims[i] >= 1, "a computed size is not 0, which would stand for the dimension of the tensor")
+            target[i] = dims[i]
         return target
-    for d in open_:
-        demand(d >= 1, "a computed size is not 0, which would stand for the dimension of the tensor")
-    return list(dims)
+    for i in open_:
+        if factors := _factors_besides(i, target, current):
+            wanted, given = factors
+            demand(dims[i] * wanted == current[i] * given, "the elements of a tensor and of its new shape")
+            target[i] = dims[i]
+    return target
+
+
+def _factors_besides(axis: int, target: Sequence[Any], current: Sequence[Any]) -> tuple[int, int] | None:
+    """Returns how many elements of a new and of an old shape stand for one along an axis, without what both have.
+
+    None where these are not known, or equal. Where they differ, a copied dimension other than 0 would never fit.
+    """
+    given = [*current[:axis], *current[axis + 1 :]]
+    wanted = []
+    for size in (*target[:axis], *target[axis + 1 :]):
+        twin = next((i for i, other in enumerate(given) if (size == other) is True), None)
+        if twin is None:
+            wanted.append(size)
+        else:
+            del given[twin]
+    if not all(fixed(size) and size > 0 for size in (*wanted, *given)):
+        return None
+    products = math.prod(wanted), math.prod(given)
+    return products if products[0] != products[1] else None
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
