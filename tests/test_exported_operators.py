@@ -230,3 +230,21 @@ def test_wide_sums_of_convolutions_need_no_wide_floats(dtype: str, channels: int
     assert dtype == "uint8" or y.abs().max() > 1 << 24
     assert y.unique().numel() > 4
     check_same(run_onnxruntime(path.read_bytes(), (x,)), expected, "in ONNX Runtime")
+
+
+@pytest.mark.parametrize("weights", ["", ", w"])
+@pytest.mark.parametrize("shape", ["n", "n, 4"])
+@pytest.mark.parametrize("loss", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
+def test_losses_of_samples_are_exported_with_their_shape(loss: str, shape: str, weights: str, tmp_path: Path) -> None:
+    """Torch's newer exporter takes them for a single number, which has no axis 1 to add."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[{shape.replace("n", "n, 5")}] x, int64[{shape}] t) => (float[{shape.replace("n", "n, 1")}] y)
+        <int64[1] axis = {{1}}, float[5] w = {{0.5, 1, 2, 3, 4}}>
+        {{ z = {loss} <reduction = "none", ignore_index = 3> (x, t{weights}) y = Unsqueeze (z, axis) }}""")
+    module, path = onnx2nn.load(model), tmp_path / "again.onnx"
+    assert "agrees" in onnx2nn.export_onnx(module, path)
+    rest = (4,) if "4" in shape else ()
+    inputs = torch.randn(7, 5, *rest), torch.arange(7 * (rest or (1,))[0]).reshape(7, *rest) % 5
+    expected = run_onnxruntime(model.SerializeToString(), inputs)
+    check_same(run(module, inputs), expected, "against ONNX Runtime")
+    check_same(run_onnxruntime(path.read_bytes(), inputs), expected, "written again")

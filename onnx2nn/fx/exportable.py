@@ -272,10 +272,31 @@ def _absolute(input: Any) -> Any:
     return torch.onnx.ops.symbolic("Abs", (input,), dtype=input.dtype, shape=input.shape)
 
 
+def _cross_entropy(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", **options: Any) -> Any:
+    """`torch.nn.functional.cross_entropy`: the newer exporter takes losses of samples for a single number."""
+    if reduction != "none":
+        return nn.functional.cross_entropy(input, target, weight, reduction=reduction, **options)
+    return _likelihood(nn.functional.log_softmax(input, 1), target, weight, reduction=reduction, **options)
+
+
+def _likelihood(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Any:
+    """`torch.nn.functional.nll_loss`, likewise."""
+    if reduction != "none":
+        return nn.functional.nll_loss(input, target, weight, ignore_index=ignore_index, reduction=reduction)
+    counts = target != ignore_index
+    classes = target.where(counts, 0)
+    loss = -input.gather(1, classes.unsqueeze(1)).squeeze(1)
+    return (loss if weight is None else loss * weight[classes]).where(counts, 0.0)
+
+
 _REPLACEMENTS = {
     torch.abs: _absolute,
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
+    nn.functional.cross_entropy: _cross_entropy,
+    nn.functional.nll_loss: _likelihood,
     torch.searchsorted: _places,
     operator.floordiv: _floor_division,
 }
