@@ -12,7 +12,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of
+from onnx2nn.fx.blocks.scopes import CALL_NUMBER, Scoped, is_attribute, is_size, path_of
 from onnx2nn.fx.held_state import GRAPH_MEMBERS
 from onnx2nn.fx.module_tree import members_of
 from onnx2nn.importing import regions
@@ -102,6 +102,8 @@ class _Divider(regions.Divider[fx.Node, Region]):
         if region.path != path:
             first = self.partition.regions.get(region.path)
             return None if first is not None and _repeats(first, region) else ""
+        if self._is_further_call(path, region):
+            return None
         hidden = GRAPH_MEMBERS.intersection(members_of(self.program.module(path)))
         if hidden:
             return f"modules with a graph have a member {min(hidden)!r} already"
@@ -110,6 +112,17 @@ class _Divider(regions.Divider[fx.Node, Region]):
         if not region.outputs:
             return "nothing outside uses a value of it"
         return LIST if numbered and region.slots is None else None
+
+    def _is_further_call(self, path: Path, region: Region) -> bool:
+        """Makes a container without weights a further call of the one whose name it has with a number behind it.
+
+        Torch's older exporter numbers the calls of a module, `gate` and `gate_1`; weights tell of which module one is.
+        """
+        first = self.partition.regions.get((*path[:-1], CALL_NUMBER.sub("", path[-1])))
+        if first is None or members_of(self.program.module(path)) or not _repeats(first, region):
+            return False
+        region.path = first.path
+        return True
 
     def _slots(self, region: Region) -> dict[str, Item | None] | None:
         """Returns the content of an `nn.Sequential` for `region`, None where the container holds more."""

@@ -27,7 +27,8 @@ def separate(program: Scoped) -> None:
     """Gives the second and later calls of a container paths of their own: `encoder.1` beside `encoder`, as one step.
 
     An exporter writes the calls of a module one after the other, so the calls in a container that is called `n` times
-    are `n` times the same sequence. Its layers, or its weights, are then used `n` times too.
+    are `n` times the same sequence. Its layers, or its weights, are then used `n` times too; between two calls of a
+    container without any are calls of others.
 
     Args:
         program: its `scope` is changed, and its `containers` get the paths of the further calls.
@@ -39,7 +40,9 @@ def separate(program: Scoped) -> None:
         elif node.op == "get_attr" and not program.is_movable(node):
             used[path_of(node.target)] += len(node.users)
     shared = {path[:end] for path, count in used.items() if count > 1 for end in range(1, len(path))}
-    if not shared:
+    weightless = program.containers - {path[:end] for path in used for end in range(len(path))}
+    repeated = shared | {path[:end] for path in weightless for end in range(1, len(path) + 1)}
+    if not repeated:
         return
     nodes = [node for node in program.graph.nodes if node.op.startswith("call_") and node.target not in ASSERTIONS]
     once = numbers(program.graph)  # these, and sizes, are read once for all calls
@@ -47,15 +50,20 @@ def separate(program: Scoped) -> None:
     pending: list[tuple[Path, Sequence[fx.Node]]] = [((), nodes)]
     while pending:
         around, inside = pending.pop()
-        groups: dict[Path, list[fx.Node]] = {}
-        for node in inside:
+        groups: dict[Path, list[int]] = {}
+        for position, node in enumerate(inside):
             path = program.scope[node][: len(around) + 1]
-            if len(path) > len(around) and module_path(path) in shared:
-                groups.setdefault(path, []).append(node)
+            if len(path) > len(around) and module_path(path) in repeated:
+                groups.setdefault(path, []).append(position)
         for path, group in groups.items():
-            size = _period([_signature(program, node, len(path)) for node in group])
+            signatures = [_signature(program, inside[position], len(path)) for position in group]
+            size = len(group)
+            if module_path(path) in shared:
+                size = _period(signatures)
+            elif module_path(path) in weightless:
+                size = _run(group, signatures)
             for number in range(len(group) // size):
-                call = group[number * size : (number + 1) * size]
+                call = [inside[position] for position in group[number * size : (number + 1) * size]]
                 alias = path if not number else (*around, f"{path[-1]}{_MARK}{number}")
                 if number:
                     _move(program, call, alias)
@@ -76,6 +84,14 @@ def _period(items: Sequence[Hashable]) -> int:
         borders.append(border + (items[border] == item))
     size = len(items) - borders[-1]
     return size if len(items) % size == 0 else len(items)
+
+
+def _run(positions: Sequence[int], items: Sequence[Hashable]) -> int:
+    """Returns the length of the sequence that `items` repeat with gaps between their `positions`; all where none do."""
+    starts = [i for i in range(1, len(items)) if positions[i] != positions[i - 1] + 1]
+    size = starts[0] if starts else len(items)
+    equal = starts == [*range(size, len(items), size)] and len(items) % size == 0
+    return size if equal and all(item == items[i % size] for i, item in enumerate(items)) else len(items)
 
 
 def _move(program: Scoped, nodes: Sequence[fx.Node], path: Path) -> None:
