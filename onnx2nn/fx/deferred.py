@@ -6,7 +6,6 @@ inspected, transformed or saved as a state_dict needs no program.
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
 import weakref
@@ -152,9 +151,11 @@ class DeferredModule(fx.GraphModule):
         generate_programs(self)  # torch.compile would trace the generation
         super().compile(*args, **kwargs)
 
-    def _deepcopy_init(self) -> Any:
-        """Returns what torch's `__deepcopy__` makes a copy with, by default one that has another class name."""
-        return functools.partial(fx.GraphModule.__init__, class_name=type(self).__name__)
+    def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
+        """Returns a copy, whose class is its own, with the same name."""
+        result = super().__deepcopy__(memo)
+        type(result).__name__ = type(self).__name__
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns a `torch.fx.GraphModule`; torch's own pickle makes all buffers persistent, as does its deepcopy."""

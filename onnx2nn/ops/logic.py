@@ -36,6 +36,7 @@ def xor(F: Any, A: Any, B: Any) -> Any:
 @op(
     "Not",
     1,
+    # `not` asks whether a comparison of sizes holds, which may be open; `== False` is its opposite
     on_shape_values=_truths(unary(lambda x: (not x) if isinstance(x, bool) else x == False)),  # noqa: E712
     traits=UNARY | {"logical", "magnitude"},
 )
