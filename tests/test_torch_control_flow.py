@@ -24,6 +24,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
+from onnx2nn.control_flow import If
 from onnx2nn.errors import OperatorError, UnsupportedModelError, VerificationError
 
 
@@ -485,3 +486,42 @@ def test_layers_in_branches_of_the_dynamo_exporter_keep_the_authors_keys() -> No
     assert {key.partition(".")[0] for key in used} == {"shared", "warm", "norm"}
     for key, gradient in used.items():
         torch.testing.assert_close(own[key].grad, gradient)
+
+
+class Routed(nn.Module):
+    """A layer, and a choice by data of what becomes of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return torch.relu(torch.cond(y.sum() > 0, lambda y: torch.tanh(y) * 2, lambda y: y - 1, (y,))) + x
+
+
+class Routes(nn.Module):
+    """Two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Routed(), Routed()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def test_a_choice_stands_in_the_module_that_makes_it(tmp_path: Path) -> None:
+    """Also in the file that the import is written to; equal modules have one class."""
+    model = seeded(Routes)
+    path, again = export_dynamo("routes", model, (torch.randn(3, 4),)), tmp_path / "again.onnx"
+    module = onnx2nn.load(path)
+    onnx2nn.export_onnx(module, again)
+    for imported in (module, onnx2nn.load(again)):
+        assert imported.meta["onnx2nn"]["tree"]["blocks"] == {"first": "Routed", "second": "Routed"}
+        assert type(imported.first) is type(imported.second)
+        assert type(imported.first.cond) is type(imported.second.cond) is If
+        for sign in (1, -1):
+            x = sign * torch.ones(3, 4)
+            torch.testing.assert_close(imported.first(x), model.first(x))
+            torch.testing.assert_close(imported(x), model(x))

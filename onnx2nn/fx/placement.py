@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.fx.blocks.scopes import CALL_NUMBER
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
@@ -127,15 +128,15 @@ class NamedPlacement:
     def of_graphs(self, node: ir.Node) -> list[str]:
         """Returns the path of the module that runs a node's graphs, such as the branches of an If.
 
-        It stands in the author's module that called `torch.cond`. A file that an import was written to names the module
-        itself, as it does layers.
+        It stands in the author's module that called `torch.cond`, without the number of the call: equal modules have
+        equal programs. A file that an import was written to names the module itself, as it does layers.
         """
         place = place_of(node) if self.author is not None and SCOPES in node.metadata_props else None
         if place is None or not place.path:
             return module_path(node)
         path = split_path(place.path)
         named = any(place.kind == f"{kind.__module__}.{kind.__name__}" for kind in _OF_GRAPHS)
-        return path if named else [*path, *split_path(call_name(node))]
+        return path if named else [*path, *split_path(CALL_NUMBER.sub("", call_name(node)))]
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""
