@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from onnx2nn.fx.failed_sizes import holds, operations_of
 from onnx2nn.sizes import conditions, expression
 from onnx2nn.sizes.conditions import (
     at_least_zero,
@@ -146,6 +148,24 @@ def test_the_printed_code_computes_the_value(tree: Tree, intervals: Any, points:
         for point, number in expected:
             names = {symbol.name: size for symbol, size in zip(symbols, point, strict=True)}
             assert eval(code, functions, names) == of(number), f"{made!r} at {point}"
+
+
+@RULES
+@given(trees_of_conditions(3), _INTERVALS, _POINTS)
+def test_the_listed_operations_compute_the_condition(tree: Tree, intervals: Any, points: Any) -> None:
+    """Those that name the size for which a call failed."""
+    symbols, value, expected = _made(tree, intervals, points)
+    if isinstance(value, bool):
+        return
+    places = {symbol: ("x", axis) for axis, symbol in enumerate(symbols)}
+    operations = pickle.loads(pickle.dumps(operations_of(value, places)))
+    for point, truth in expected:
+        sizes = {("x", axis): size for axis, size in enumerate(point)}
+        try:
+            found = holds(operations, sizes)
+        except ZeroDivisionError:  # of a quotient that is not chosen
+            continue
+        assert found == truth, f"{value!r} at {point}"
 
 
 @RULES
@@ -334,6 +354,8 @@ def test_operations_may_lie_deep_within_each_other(kind: str) -> None:
         expected = step(expected, 7)
     assert evaluated(size, {symbol: 7}) == expected
     assert _Values().of(size) == expected
+    operations = pickle.loads(pickle.dumps(operations_of(less(size, expected), {symbol: ("x", 0)})))
+    assert holds(operations, {("x", 0): 7}) is False
     assert "n" in repr(size)
     assert replaced(size, {symbol: n}) is size
     facts = Facts()

@@ -7,7 +7,7 @@ program would have to declare them. They are therefore noted as plain values, an
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ import torch
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.sizes.conditions import Condition
 from onnx2nn.sizes.expression import Symbol
-from onnx2nn.sizes.rendering import Rendering
+from onnx2nn.sizes.rendering import INFIX, Rendering
+from onnx2nn.sizes.substitution import operation
 
 _MISFIT = "The sizes"
 
@@ -23,62 +24,76 @@ Place = tuple[str, int]
 """The name of an input, and a dimension of it."""
 
 
-def operations_of(condition: Condition, places: Mapping[Symbol, Place | None]) -> Any:
-    """Returns a condition as nested lists of plain values: an operation's name and its operands, or a number.
+def operations_of(condition: Condition, places: Mapping[Symbol, Place | None]) -> list[tuple[Any, ...]]:
+    """Returns the operations that compute a condition as plain values, each after its operands.
 
     Args:
         condition: it.
         places: where each of its symbols is read.
+
+    Returns:
+        `("number", 5)`, `("size", ("x", 0))`, or a name and the positions of its operands in this list: `("+", 0, 1)`.
     """
-    return _Operations(places).of(condition)
+    operations = _Operations(places)
+    operations.of(condition)
+    return operations.found
 
 
-class _Operations(Rendering[Any]):
+class _Operations(Rendering[int]):
+    """Lists operations; a value is the position of the operation that computes it."""
+
     def __init__(self, places: Mapping[Symbol, Place | None]):
         self._places = places
+        self.found: list[tuple[Any, ...]] = []
 
-    def known(self, number: int) -> Any:
-        return number
+    def _add(self, *parts: Any) -> int:
+        self.found.append(parts)
+        return len(self.found) - 1
 
-    def symbol(self, symbol: Symbol) -> Any:
-        return ["size", self._places[symbol]]
+    def known(self, number: int) -> int:
+        return self._add("number", number)
 
-    def infix(self, operator: str, a: Any, b: Any) -> Any:
-        return [operator, a, b]
+    def symbol(self, symbol: Symbol) -> int:
+        return self._add("size", self._places[symbol])
 
-    def negative(self, a: Any) -> Any:
-        return ["-", 0, a]
+    def infix(self, operator: str, a: int, b: int) -> int:
+        return self._add(operator, a, b)
 
-    def call(self, kind: str, operands: list[Any]) -> Any:
-        return [kind, *operands]
+    def negative(self, a: int) -> int:
+        return self._add("negative", a)
 
-    def choice(self, condition: Any, a: Any, b: Any) -> Any:
-        return ["if", condition, a, b]
+    def call(self, kind: str, operands: list[int]) -> int:
+        return self._add(kind, *operands)
 
-
-def _broadcast(*sizes: int) -> int:
-    return next((size for size in sizes if size != 1), 1)
-
-
-def _truncated(a: int, b: int) -> int:
-    return a // b if a * b >= 0 else -(-a // b)
+    def choice(self, condition: int, a: int, b: int) -> int:
+        return self._add("if", condition, a, b)
 
 
-_FUNCTIONS: dict[str, Any] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
-    "and": operator.and_, "or": operator.or_, "min": min, "max": max, "trunc": _truncated, "broadcast": _broadcast,
-    "if": lambda condition, a, b: a if condition else b,
-}  # fmt: skip
+def _function(kind: str) -> Callable[..., Any]:
+    if kind == "if":
+        return lambda condition, a, b: a if condition else b
+    return operator.neg if kind == "negative" else INFIX.get(kind) or operation(kind)
 
 
-def _evaluated(operations: Any, sizes: Mapping[Place, int]) -> Any:
-    if not isinstance(operations, list):
-        return operations
-    kind, *operands = operations
-    if kind == "size":
-        return sizes[operands[0]]
-    return _FUNCTIONS[kind](*(_evaluated(operand, sizes) for operand in operands))
+def holds(operations: Sequence[tuple[Any, ...]], sizes: Mapping[Place, int]) -> bool:
+    """Returns the truth of a condition for the sizes of inputs.
+
+    Args:
+        operations: from `operations_of`.
+        sizes: each that these read.
+
+    Raises:
+        ZeroDivisionError: a divisor is 0, also of a quotient that is not chosen.
+    """
+    values: list[Any] = []
+    for kind, *operands in operations:
+        if kind == "number":
+            values.append(operands[0])
+        elif kind == "size":
+            values.append(sizes[operands[0]])
+        else:
+            values.append(_function(kind)(*(values[position] for position in operands)))
+    return bool(values[-1])
 
 
 def failed_sizes(
@@ -103,10 +118,10 @@ def failed_sizes(
     }
     for condition in record.get("relied", ()):
         try:
-            holds = _evaluated(condition["operations"], sizes)
+            fulfilled = holds(condition["operations"], sizes)
         except (KeyError, ZeroDivisionError):  # a missing input; a quotient that only another branch computes
             continue
-        if not holds:
+        if not fulfilled:
             listed = ", ".join(f"{title} is {sizes[place]}" for title, place in condition["dimensions"].items())
             return f"{_MISFIT} of the inputs do not fit. {condition['text']}. Here {listed}."
     return ""

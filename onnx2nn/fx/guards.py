@@ -17,7 +17,7 @@ from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, dis
 from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, factored, of_symbol, subtract
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
-from onnx2nn.sizes.rendering import Rendering
+from onnx2nn.sizes.rendering import INFIX, Rendering
 from onnx2nn.sizes.selection import without_choice
 from onnx2nn.sizes.solving import direction, fulfilled
 
@@ -377,13 +377,6 @@ def _only(value: Any) -> Any:
     return next(iter(value.symbols))
 
 
-_INFIX: dict[str, Any] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
-    "and": operator.and_, "or": operator.or_,
-}  # fmt: skip
-
-
 class _Nodes(Rendering[Any]):
     """Records nodes that compute numbers and conditions from dimensions."""
 
@@ -397,7 +390,7 @@ class _Nodes(Rendering[Any]):
         return self._tracer.symbols.read(symbol).node
 
     def infix(self, operator: str, a: Any, b: Any) -> Any:
-        return self._tracer.create("call_function", _INFIX[operator], (a, b))
+        return self._tracer.create("call_function", INFIX[operator], (a, b))
 
     def negative(self, a: Any) -> Any:
         return self._tracer.create("call_function", operator.neg, (a,))

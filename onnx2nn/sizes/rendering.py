@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import Atom, Monomial, Number, Size, Symbol, multiply, of_terms, terms_of
 from onnx2nn.sizes.traversal import ordered_atoms
 
 T = TypeVar("T")
+
+INFIX: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+    "and": operator.and_, "or": operator.or_,
+})  # fmt: skip
+"""The operators of `Rendering.infix`."""
 
 
 class Rendering(ABC, Generic[T]):
