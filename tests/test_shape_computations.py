@@ -432,6 +432,16 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_rows_of_nothing_are_padded(mode: str) -> None:
+    """Torch's pad takes no dimension without elements, but the first."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 19]> g (float[n, 2, 3] x) => (float[n, 0, 6] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[6] pads = {{0, 0, 1, 0, 0, 2}}> {{
+            none = Slice(x, two, two, one) y = Pad <mode = "{mode}"> (none, pads)
+        }}""")
+    assert onnx2nn.load(model)(torch.ones(4, 2, 3)).shape == (4, 0, 6)
+
+
 def test_a_size_marks_its_place() -> None:
     """Which element differs is a choice by size, not one that the import makes."""
     model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> 

@@ -91,9 +91,14 @@ def _values_of_pad(
 
 
 def _easy(data: Any, pads: list[tuple[Any, Any]], mode: str) -> bool:
-    """Returns whether torch's pad takes these pads: of spatial dimensions only, no larger than its mode permits."""
+    """Returns whether torch's pad takes these pads: of spatial dimensions only, no larger than its mode permits.
+
+    Of the dimensions only the first may be empty.
+    """
     lead = data.ndim - 2 if data.ndim > 2 else 0
     if data.ndim not in (3, 4, 5) or not data.dtype.is_floating_point or mode == "wrap":
+        return False
+    if any(fixed(size) and size == 0 for size in data.shape[1:]):
         return False
     if any(not (fixed(p) and p == 0) for pair in pads[: data.ndim - lead] for p in pair):
         return False
