@@ -122,6 +122,20 @@ class Blended(nn.Module):
         return self.blend(z, self.around(y))
 
 
+class Numbered(nn.Module):
+    """Modules without weights whose names differ by a number, each of which is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blend, self.blend_1, self.first, self.second = Blend(), Blend(), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.act, self.act_1 = nn.ReLU(), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.blend_1(self.act(self.first(x)), x)
+        z = self.blend(self.second(y), y) - x
+        return self.blend(self.act_1(z), torch.cos(self.blend_1(torch.sin(z), y)))
+
+
 class Parts(nn.Module):
     """A block of which one call uses one result, and the other call both."""
 
@@ -213,6 +227,19 @@ def _calls(network: nn.Module, blocks: list[str], inputs: Any) -> list[tuple[str
     for hook in hooks:
         hook.remove()
     return found
+
+
+def test_numbers_of_the_authors_are_no_further_calls() -> None:
+    """The newer exporter notes the modules of calls: `blend_1` is a module of its own."""
+    model = seeded(Numbered)
+    path = EXPORTERS["dynamo"]("numbers", model, _inputs(1, 2, 5), _inputs(1, 3, 7))
+    module = onnx2nn.load(path)
+    names = ["act", "act_1", "blend", "blend_1", "first", "second"]
+    assert sorted(name for name, _ in module.named_children()) == names
+    inputs = _inputs(1, 4, 6)
+    calls = [[name for name, _, _ in _calls(network, names, inputs)] for network in (model, module)]
+    assert calls[0] == calls[1]
+    check_same(run(module, inputs), run(model, inputs), "the outputs")
 
 
 @both

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.control_flow import CONTROL_FLOW
-from onnx2nn.fx.blocks.scopes import CALL_NUMBER
+from onnx2nn.fx.blocks.scopes import without_call_number
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
@@ -136,7 +136,7 @@ class NamedPlacement:
             return module_path(node)
         path = split_path(place.path)
         named = any(place.kind == f"{kind.__module__}.{kind.__name__}" for kind in _OF_GRAPHS)
-        return path if named else [*path, *split_path(CALL_NUMBER.sub("", call_name(node)))]
+        return path if named else [*path, *split_path(without_call_number(call_name(node)))]
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""

@@ -12,7 +12,7 @@ from torch import fx
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import CALL_NUMBER, Scoped, is_attribute, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of, without_call_number
 from onnx2nn.fx.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path, common
@@ -73,16 +73,16 @@ class _Owners:
         if path in self.program.containers:
             return path
         found: Path = ()
-        for step in path:
-            inner = self._inside(found, step)
+        for end, step in enumerate(path, 1):
+            inner = self._inside(found, step, step if path[:end] in self.program.noted else without_call_number(step))
             if inner is None:
                 break
             found = inner
         return found
 
-    def _inside(self, around: Path, step: str) -> Path | None:
-        """Returns the container of a step in another container."""
-        for name in (step, identifier(step), CALL_NUMBER.sub("", step)):
+    def _inside(self, around: Path, step: str, called: str) -> Path | None:
+        """Returns the container of a step in another container; `called` is the name without the number of a call."""
+        for name in (step, identifier(step), called):
             if (*around, name) in self.program.containers:
                 return (*around, name)
         return None

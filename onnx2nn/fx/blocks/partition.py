@@ -12,7 +12,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import CALL_NUMBER, Scoped, is_attribute, is_size, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of, without_call_number
 from onnx2nn.fx.held_state import GRAPH_MEMBERS
 from onnx2nn.fx.module_tree import members_of
 from onnx2nn.importing import regions
@@ -118,7 +118,9 @@ class _Divider(regions.Divider[fx.Node, Region]):
 
         Torch's older exporter numbers the calls of a module, `gate` and `gate_1`; weights tell of which module one is.
         """
-        first = self.partition.regions.get((*path[:-1], CALL_NUMBER.sub("", path[-1])))
+        if path in self.program.noted:
+            return False
+        first = self.partition.regions.get((*path[:-1], without_call_number(path[-1])))
         if first is None or members_of(self.program.module(path)) or not _repeats(first, region):
             return False
         region.path = first.path

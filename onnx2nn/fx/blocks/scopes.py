@@ -17,11 +17,16 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.fx.module_tree import child_of, children_of, modules_of, own_buffers, own_parameters
 from onnx2nn.fx.spec import Spec
-from onnx2nn.ground.naming import split_scopes
+from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
 
-CALL_NUMBER = re.compile(r"_\d+$")
+_CALL_NUMBER = re.compile(r"_\d+$")
 """What torch's older exporter adds to the name of a module for its second and later calls."""
+
+
+def without_call_number(name: str) -> str:
+    """Returns the name of a module whose call has `name` in a file of torch's older exporter: `layer` of `layer_1`."""
+    return _CALL_NUMBER.sub("", name)
 
 
 @dataclass(eq=False)
@@ -61,6 +66,11 @@ class Scoped:
             for path, module in modules_of(self.root).items()
             for name in (*own_parameters(module), *own_buffers(module))
         )
+
+    @functools.cached_property
+    def noted(self) -> frozenset[Path]:
+        """The paths of the modules that an exporter notes around calls: a number in them is the author's."""
+        return noted_modules(self.graph)
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
@@ -192,6 +202,18 @@ def declared_class(node: fx.Node) -> str:
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
     return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
+
+
+def noted_modules(graph: fx.Graph) -> frozenset[Path]:
+    """Returns the paths of the modules that an exporter notes around calls, as they are and as identifiers."""
+    texts = {text for node in graph.nodes if (text := node.meta.get("scopes"))}
+    paths = {path_of(scope) for text in texts for scope in parsed_list(text)[:-1]}
+    return frozenset(paths | {tuple(map(step_name, path)) for path in paths})
+
+
+def step_name(step: str) -> str:
+    """Returns the name in the tree of a step of a scope: a number, or an identifier."""
+    return step if step.isdecimal() else identifier(step)
 
 
 def _metadata(node: fx.Node, key: str) -> Sequence[str]:

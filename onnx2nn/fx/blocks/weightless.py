@@ -10,10 +10,9 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import CALL_NUMBER, declared_class
+from onnx2nn.fx.blocks.scopes import declared_class, noted_modules, step_name, without_call_number
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
-from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
@@ -45,7 +44,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
         place = _place(root, path)
         if not place:
             continue
-        base = _place(root, (*path[:-1], CALL_NUMBER.sub("", path[-1])))
+        base = _place(root, called.first(path))
         if base != place and made.get(base) == first:
             place = base  # the second call of a module
         else:
@@ -117,18 +116,23 @@ class _Called:
     def __init__(self, root: fx.GraphModule):
         calls = Counter(str(node.target) for node in root.graph.nodes if node.op == "call_module")
         self._again = {target for target, count in calls.items() if count > 1}
+        self._noted = noted_modules(root.graph)
         self._found: dict[Path, tuple[Path, nn.Module | None]] = {(): ((), root)}
 
     def of(self, path: Path) -> Path:
         """Returns the path of the module of a scope."""
         return self._module(path)[0]
 
+    def first(self, path: Path) -> Path:
+        """Returns the scope of the first call of the module that `path`, with a number, may be a further call of."""
+        return path if path in self._noted else (*path[:-1], without_call_number(path[-1]))
+
     def _module(self, path: Path) -> tuple[Path, nn.Module | None]:
         """Returns the path of the module of a scope, and the module, if there is one."""
         if path not in self._found:
             (found, around), step = self._module(path[:-1]), path[-1]
-            inner = child_of(around, step if step.isdecimal() else identifier(step))
-            base = CALL_NUMBER.sub("", step) if inner is None else step
+            inner = child_of(around, step_name(step))
+            base = self.first(path)[-1] if inner is None else step
             if base != step:
                 first = child_of(around, base)
                 if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
@@ -142,7 +146,7 @@ def _place(root: nn.Module, path: Path) -> Path:
     found: list[str] = []
     around: nn.Module | None = root
     for step in path[:-1]:
-        names = (step, step if step.isdecimal() else identifier(step))
+        names = (step, step_name(step))
         inner = next((name for name in names if around is not None and _has(around, name)), None)
         if inner is not None:
             around = child_of(around, inner)
@@ -152,7 +156,7 @@ def _place(root: nn.Module, path: Path) -> Path:
             around = None
         found.append(inner or names[1])
     last = path[-1]
-    place = (*found, last if last.isdecimal() else identifier(last) if last else "")
+    place = (*found, step_name(last) if last else "")
     if any(name in BLOCK_ATTRIBUTES for name in place) and not _is_there(root, place):
         return ()  # the container around it could not run
     return place
