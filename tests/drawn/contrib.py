@@ -640,6 +640,8 @@ def _qlinear_conv(d: Draw) -> Call:
 @call("Pad", "GridSample", "Trilu", "GatherND", domain=CONTRIB)
 def _as_the_standard(d: Draw, name: str) -> Call:
     drawn = standard(d, name)
+    while drawn.attributes.pop("batch_dims", 0):  # the domain's GatherND has none
+        drawn = standard(d, name)
     drawn.inputs = drawn.inputs[: 3 if name == "Pad" else None]
     if name == "Pad":
         drawn.inputs[0] = drawn.inputs[0].astype(F32)
