@@ -426,10 +426,52 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
         x = torch.arange(1.0, size + 1)
         check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
     if mode != "constant":
-        with pytest.raises(
-            ValueError, match=rf"negative pads leave an element for mode='{mode}' to read\. Here n, .* 1\."
-        ):
+        with pytest.raises(ValueError, match=rf"an element is left for mode='{mode}' to read\. Here n, .* 1\."):
             module(torch.ones(1))
+
+
+@pytest.mark.parametrize("pads", [(4, -4), (-4, 4), (-2, 4), (4, -2), (1, -1), (2, -4), (-4, 2)])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_that_crop_what_another_one_adds(mode: str, pads: tuple[int, int]) -> None:
+    """An axis that has fewer elements than a pad crops loses constants of the other pad."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[2] pads = {{{pads[0]}, {pads[1]}}}> {{ y = Pad <mode = "{mode}"> (x, pads) }}""")
+    module = onnx2nn.load(model)
+    answered = refused = 0
+    for size in (0, 1, 2, 3, 4, 5, 6, 9):
+        x = torch.arange(1.0, size + 1)
+        try:
+            expected = run_onnxruntime(model.SerializeToString(), [x])
+        except Exception as error:  # ONNX Runtime's own classes
+            assert "Pad" in str(error) or "pad" in str(error)
+            expected = None
+        if expected is None or (mode != "constant" and size == 0):
+            refused += 1
+            with pytest.raises(ValueError, match=rf"n >= \d is needed by .*\(Pad\).* Here n, .* is {size}\."):
+                module(x)
+        else:
+            answered += 1
+            check_same([module(x)], expected, f"{size} elements")
+    assert answered and refused <= (0 if mode == "constant" and sum(pads) >= 0 else 7)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_pads_of_an_empty_axis_that_leave_it_empty(mode: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 2] x) => (float[n, 0] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[4] pads = {{0, 4, 0, -4}}> {{
+            none = Slice(x, two, two, one) y = Pad <mode = "{mode}"> (none, pads)
+        }}""")
+    assert onnx2nn.load(model)(torch.ones(3, 2)).shape == (3, 0)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_an_empty_axis_is_padded_where_another_one_is_empty(mode: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 1] x) => (float[n, 2] y)
+        <int64[4] pads = {{0, 3, 0, -1}}> {{ y = Pad <mode = "{mode}"> (x, pads) }}""")
+    module = onnx2nn.load(model)
+    check_same([module(torch.ones(0, 1))], run_onnxruntime(model.SerializeToString(), [torch.ones(0, 1)]), "no rows")
+    with pytest.raises(ValueError, match=r"n == 0 is needed by .*\(Pad\).*or none in another axis\. Here n, .* is 2\."):
+        module(torch.ones(2, 1))
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])

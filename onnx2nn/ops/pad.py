@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,11 @@ from onnx2nn.optable.shape_values import sized
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
-def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> list[tuple[Any, Any]]:
+Pairs = list[tuple[Any, Any]]
+"""The pads before and behind each axis."""
+
+
+def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> Pairs:
     """Returns the pads before and behind each axis.
 
     Raises:
@@ -29,23 +34,49 @@ def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> list
     count = len(axes)
     if len(pads) != 2 * count:
         raise OperatorError(f"pads has {len(pads)} numbers; two for each of {count} axes are {2 * count}.")
-    result: list[tuple[Any, Any]] = [(0, 0)] * rank
+    result: Pairs = [(0, 0)] * rank
     for place, axis in enumerate(axes):
         result[from_front(axis, rank)] = (pads[place], pads[place + count])
     return result
 
 
-def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, Any]]]:
-    """Returns `data` cropped by its negative pads, and the other pads."""
-    negative = [fixed(p) and p < 0 for pair in pads for p in pair]
-    if not any(negative):
-        return data, pads
-    for axis, pair in enumerate(pads):
-        if cropped := sum(-p for p in pair if fixed(p) and p < 0):
-            demand(data.shape[axis] >= cropped, f"the negative pads of axis {axis} crop no more than it has")
-    parts = [slice(-b if fixed(b) and b < 0 else None, e if fixed(e) and e < 0 else None) for b, e in pads]
-    left = [tuple(0 if fixed(p) and p < 0 else p for p in pair) for pair in pads]
-    return data[tuple(parts)], left  # type: ignore[return-value]
+def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, Pairs]:
+    """Returns what `pads` crop before they pad, what they pad, and what they crop of the padded axes.
+
+    Cropping first moves fewer elements; an axis that has fewer than its negative pad crops loses elements that the
+    other pad adds, which only a constant can be.
+    """
+    first, grown, last = Pairs(), Pairs(), Pairs()
+    for axis, (size, (before, after)) in enumerate(zip(sizes, pads, strict=True)):
+        if all(map(fixed, (size, before, after))) and size == 0 == before + after:
+            before = after = 0  # of no elements none are left, whatever the mode reads
+        crop = _negative(before), _negative(after)
+        grow = before - crop[0], after - crop[1]
+        cropped, added = -sum(crop), sum(grow)
+        is_padded, is_enough = not (fixed(added) and added == 0), fixed(size) and size >= cropped
+        is_late = mode == "constant" and cropped and is_padded and not is_enough
+        if is_late:
+            demand(
+                size + added >= cropped, f"the pads of axis {axis} crop no more than it has with those that they add"
+            )
+        elif cropped:
+            demand(size >= cropped, f"the negative pads of axis {axis} crop no more than it has")
+        first.append((0, 0) if is_late else crop)
+        grown.append(grow)
+        last.append(crop if is_late else (0, 0))
+    return first, grown, last
+
+
+def _negative(pad: Any) -> int:
+    """Returns a pad that crops, 0 for another one; one that only some sizes make negative is another one."""
+    return int(pad) if fixed(pad) and pad < 0 else 0
+
+
+def _crop(data: Any, pads: Pairs) -> Any:
+    """Returns `data` without as many elements of each axis as its pads, none of which is positive, say."""
+    if not any(p for pair in pads for p in pair):
+        return data
+    return data[tuple(slice(-before or None, after or None) for before, after in pads)]
 
 
 def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
@@ -57,7 +88,7 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
     cropped = [part for part in (before, behind) if not (fixed(part) and part == 0)]
     if cropped:
         size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
-        demand(size >= 1, f"negative pads leave an element for mode={mode!r} to read")
+    demand(size >= 1, f"an element is left for mode={mode!r} to read")
     places = _repeated(F, size, F.arange(-begin, size + end), mode)
     return places if fixed(before) else places + before
 
@@ -81,16 +112,16 @@ def _values_of_pad(
     data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant"
 ) -> Any:
     axes = None if axes is None else [int(axis) for axis in axes]
-    pairs = _by_axis(data.ndim, [int(p) for p in pads], axes)
-    data, pairs = _crop(data, pairs)
+    first, pairs, last = _apart(data.shape, _by_axis(data.ndim, [int(p) for p in pads], axes), mode)
+    data = _crop(data, first)
     sized([size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)])
     if mode != "constant":
         return np.pad(data, pairs, mode=mode)  # type: ignore[call-overload]
     empty = "" if any(isinstance(item, str) for item in data.flat) else 0
-    return np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item())
+    return _crop(np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item()), last)
 
 
-def _easy(data: Any, pads: list[tuple[Any, Any]], mode: str) -> bool:
+def _easy(data: Any, pads: Pairs, mode: str) -> bool:
     """Returns whether torch's pad takes these pads: of spatial dimensions only, no larger than its mode permits.
 
     Of the dimensions only the first may be empty.
@@ -158,12 +189,14 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     """Negative pads crop. Where torch's pad does not take a mode, elements are gathered by computed indices."""
     if mode not in _MODES:
         raise OperatorError(f"mode={mode!r} is none of {', '.join(_MODES)}.")
-    data, pairs = _crop(data, _by_axis(data.ndim, pads, axes))
+    first, pairs, last = _apart(data.shape, _by_axis(data.ndim, pads, axes), mode)
+    data = _crop(data, first)
     padded = [axis for axis, pair in enumerate(pairs) if any(not (fixed(p) and p == 0) for p in pair)]
     if not padded:
         return data
     if mode == "constant":
-        return _pad_constant(F, data, pairs[padded[0] :], 0 if constant_value is None else constant_value)
+        value = 0 if constant_value is None else constant_value
+        return _crop(_pad_constant(F, data, pairs[padded[0] :], value), last)
     if _easy(data, pairs, mode):
         order = [p for pair in reversed(pairs[2:]) for p in pair]
         return F.nn.functional.pad(data, order, mode=_MODES[mode])
@@ -171,19 +204,29 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
         if fixed(data.shape[axis]) and data.shape[axis] == 0:
-            for amount in pairs[axis]:
-                demand(amount <= 0, f"axis {axis} is empty, and mode={mode!r} needs an element to read")
-            continue
-        places = _positions(F, data.shape[axis], *pairs[axis], mode)
-        data = data.index_select(axis, places)
+            data = _pad_empty(F, data, axis, pairs[axis], mode)
+        else:
+            data = data.index_select(axis, _positions(F, data.shape[axis], *pairs[axis], mode))
     return data
+
+
+def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
+    """Pads an axis without elements: there is nothing to repeat, nor anything to fill if another axis has none."""
+    reason = f"an element is left in axis {axis} for mode={mode!r} to read"
+    if not all(map(fixed, pair)):
+        for amount in pair:
+            demand(amount <= 0, reason)
+        return data
+    others = math.prod(size for place, size in enumerate(data.shape) if place != axis)
+    demand(others == 0, f"{reason}, or none in another axis")
+    return F.nn.functional.pad(data, [*[0] * 2 * (data.ndim - 1 - axis), *pair])
 
 
 _EXACT = 1 << 53
 """The largest integer up to which torch's pad, which takes a float64, has all of them."""
 
 
-def _pad_constant(F: Any, data: Any, pairs: list[tuple[Any, Any]], value: Any) -> Any:
+def _pad_constant(F: Any, data: Any, pairs: Pairs, value: Any) -> Any:
     order = [p for pair in reversed(pairs) for p in pair]
     if isinstance(value, int) and abs(value) > _EXACT:
         value = F.tensor(value, dtype=data.dtype)
