@@ -24,6 +24,18 @@ Place = tuple[str, int]
 """The name of an input, and a dimension of it."""
 
 
+def misfit(whose: str, text: str, found: Mapping[str, object]) -> str:
+    """Returns the message about sizes that do not fulfil a condition.
+
+    Args:
+        whose: `"of the inputs"` or `"that data decide"`.
+        text: the condition, and which node needs it.
+        found: the size of each dimension by its title.
+    """
+    listed = ", ".join(f"{title} is {size}" for title, size in found.items())
+    return f"{_MISFIT} {whose} do not fit. {text}. Here {listed}."
+
+
 def operations_of(condition: Condition, places: Mapping[Symbol, Place | None]) -> list[tuple[Any, ...]]:
     """Returns the operations that compute a condition as plain values, each after its operands.
 
@@ -122,6 +134,6 @@ def failed_sizes(
         except (KeyError, ZeroDivisionError):  # a missing input; a quotient that only another branch computes
             continue
         if not fulfilled:
-            listed = ", ".join(f"{title} is {sizes[place]}" for title, place in condition["dimensions"].items())
-            return f"{_MISFIT} of the inputs do not fit. {condition['text']}. Here {listed}."
+            found = {title: sizes[place] for title, place in condition["dimensions"].items()}
+            return misfit("of the inputs", condition["text"], found)
     return ""

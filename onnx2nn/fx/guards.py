@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn import functional
-from onnx2nn.fx.failed_sizes import operations_of
+from onnx2nn.fx.failed_sizes import misfit, operations_of
 from onnx2nn.fx.integer_range import IntegerRange
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
@@ -351,9 +351,9 @@ def _is_by_data(value: Number | Truth) -> bool:
 def _check(tracer: Tracer, guard: Guard) -> None:
     """Records a check where nodes are recorded now."""
     symbols = sorted(guard.condition.symbols, key=_number)
-    named = ", ".join(f"{_escaped(tracer.symbols.title(symbol))} is {{}}" for symbol in symbols)
-    sizes_of = "that data decide" if guard.condition.by_data else "of the inputs"
-    message = f"The sizes {sizes_of} do not fit. {_escaped(guard.text)}. Here {named}."
+    places = {_escaped(tracer.symbols.title(symbol)): "{}" for symbol in symbols}
+    whose = "that data decide" if guard.condition.by_data else "of the inputs"
+    message = misfit(whose, _escaped(guard.text), places)
     sizes = [tracer.symbols.read(symbol).node for symbol in symbols]
     truth = _Nodes(tracer).of(guard.condition)
     kwargs: dict[str, Any] = {"message": message}
