@@ -130,6 +130,10 @@ class OperatorError(Onnx2nnError):
     """
 
 
+class UnfulfilledError(OperatorError):
+    """The sizes in one node are not as its operator demands; another branch of an If may still be chosen."""
+
+
 class FrozenDimensionError(Onnx2nnError):
     """A dimension that the file fixes cannot be made dynamic; the text names the node that fixes it."""
 

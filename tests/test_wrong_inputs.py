@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import parser
 
 import onnx2nn
 from onnx2nn.errors import InputError, ModuleInputError
@@ -154,3 +155,22 @@ def test_tools_see_the_module_alone(module: torch.nn.Module) -> None:
     symbolic = torch.fx.symbolic_trace(module)
     for other in (exported, traced, compiled, symbolic):
         torch.testing.assert_close(other(X, INDEX), expected, rtol=0, atol=0)
+
+
+def test_a_branch_that_fits_for_no_sizes_is_not_chosen() -> None:
+    """Where sizes choose a branch, what it demands is known at import; its sizes are refused, not the model."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]> g (float[n] x) => (float[m] y)
+        <int64 zero = {0}, int64[1] zeros = {0}> {
+            n = Shape(x) k = Squeeze(n) some = Greater(k, zero)
+            y = If(some) <
+                then_branch = a () => (float[p] u) { u = Tile(x, n) },
+                else_branch = b () => (float[q] v) { v = Slice(x, zeros, n, zeros, n) }
+            >
+        }""")
+    module = onnx2nn.load(model)
+    for size in (1, 3):
+        torch.testing.assert_close(module(torch.ones(size)), torch.ones(size * size))
+    with pytest.raises(
+        ValueError, match=r"n >= 1 is needed by .*\(If\): in the other branch, a step of a slice is not 0"
+    ):
+        module(torch.ones(0))

@@ -53,7 +53,7 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
         try:
             outputs.append(walk.inside(graph, {}, child))
         except BranchConflictError as error:
-            return _without(walk, branches, graph, condition, error)
+            return _without(walk, branches, graph, condition, sizes, error)
     traced = [child.tracer for child in children]
     results = [[outside(tracer, spec_of(value)) for value in values] for values in outputs]
     if sizes is not None and any(map(_differ, *results)) and not sizes.by_data:
@@ -124,19 +124,27 @@ def _served(tracer: Tracer, child: Tracer, chosen: Truth) -> list[tuple[int, int
 
 
 def _without(
-    walk: TorchWalk, branches: Sequence[ir.Graph], refused: ir.Graph, condition: Any, error: BranchConflictError
+    walk: TorchWalk,
+    branches: Sequence[ir.Graph],
+    refused: ir.Graph,
+    condition: Any,
+    sizes: Condition | None,
+    error: BranchConflictError,
 ) -> Sequence[Any]:
-    """Imports the other branch than `refused`, with an assertion that it is chosen.
+    """Imports the other branch than `refused`, with a guard or an assertion that it is chosen.
 
     The branch `refused` has a shape conflict for all sizes of the inputs.
 
     Raises:
         OperatorError: the other branch has a shape conflict too.
     """
-    truth = refused is branches[1]
+    truth, tracer = refused is branches[1], walk.builder.tracer
+    if sizes is not None and not sizes.by_data:
+        tracer.guards.demand(sizes if truth else negation(sizes), f"in the other branch, {str(error).rstrip('.')}")
+        return _inline(walk, branches, truth)
     condition = condition.reshape(())
     message = f"The other branch does not take inputs of these sizes: {error}"
-    walk.builder.tracer.record("call_function", torch._assert_async, (condition if truth else ~condition, message))
+    tracer.record("call_function", torch._assert_async, (condition if truth else ~condition, message))
     return _inline(walk, branches, truth)
 
 

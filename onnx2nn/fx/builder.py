@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import OperatorError, UnfulfilledError
 from onnx2nn.fx import folding, opaque_calls, size_vectors, weight_folding
 from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.blocks.nesting import nest
@@ -232,6 +232,10 @@ class TorchBuilder(Builder):
         except ShapeMismatch as error:
             if self.state.strict:
                 self._conflict(node, error)
+            raise
+        except UnfulfilledError as error:
+            if self.state.strict and self.branch is not None:
+                raise BranchConflictError(str(error)) from None
             raise
         size_vectors.note_elements(result, row, inputs, attributes, self.tracer.guards)
         return result

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import OperatorError, UnfulfilledError
 from onnx2nn.ground.limits import Limits
 from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.axes import from_front
@@ -156,12 +156,12 @@ def demand(condition: Any, reason: str) -> None:
     """Requires a condition, a bool or a comparison of sizes, of which a guard is made.
 
     Raises:
-        OperatorError: it is False.
+        UnfulfilledError: it is False.
     """
     if hasattr(type(condition), "demand"):
         condition.demand(reason)
     elif not condition:
-        raise OperatorError(f"{reason}.")
+        raise UnfulfilledError(f"{reason}.")
 
 
 def _values_of_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
