@@ -175,8 +175,13 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
                 demand(amount <= 0, f"axis {axis} is empty, and mode={mode!r} needs an element to read")
             continue
         places = _positions(F, data.shape[axis], *pairs[axis], mode)
-        data = data.index_select(axis, places)
+        data = _picked(F, data, places, axis=axis)
     return data
+
+
+@moves_elements
+def _picked(F: Any, data: Any, places: Any, *, axis: int) -> Any:
+    return data.index_select(axis, places)
 
 
 _EXACT = 1 << 53
