@@ -935,3 +935,24 @@ def test_constants_of_one_element_may_give_a_scalar_a_dimension(shape: list[int]
     module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     x = torch.ones(shape)
     torch.testing.assert_close(module(x), F.softplus(x).reshape(shape or [1]))
+
+
+def test_layers_whose_nodes_end_before_their_biases_are_a_stack() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "v": (1, 8, 2), "s": (1, 8, 2)}
+    constants = [numpy_helper.from_array(rng.standard_normal(s, np.float32), name) for name, s in shapes.items()]
+    constants.append(numpy_helper.from_array(np.array([1]), "axis"))
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["h"], hidden_size=2),
+        helper.make_node("Squeeze", ["h", "axis"], ["a"]),
+        helper.make_node("LSTM", ["a", "v", "s"], ["i"], hidden_size=2),
+        helper.make_node("Squeeze", ["i", "axis"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["steps", "batch", 3])]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3)]
+    graph = helper.make_graph(nodes, "stack", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module = onnx2nn.load(model)
+    assert [layer.num_layers for layer in module.modules() if isinstance(layer, nn.LSTM)] == [2]
+    x = torch.from_numpy(rng.standard_normal((3, 2, 3), np.float32))
+    torch.testing.assert_close(module(x), onnx2nn.load(model, raise_patterns=False)(x))

@@ -272,7 +272,11 @@ def _may_stack(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
     same = same and a.as_torch == b.as_torch and a.relu == b.relu
-    return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
+    return same and len(set(sizes)) == 1 and _has_biases(a.node) == _has_biases(b.node)
+
+
+def _has_biases(node: ir.Node) -> bool:
+    return len(node.inputs) > 3 and node.inputs[3] is not None
 
 
 def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | None:
@@ -298,7 +302,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     if batch_first and transposes[-1].inputs[0] is not None:
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
-    has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
+    has_biases = _has_biases(first.node)
     attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
     attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
     attributes |= {"as_torch": 1} if first.as_torch else {}
