@@ -237,7 +237,7 @@ def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
     if expected.dtype.kind in "biuOUS":
-        assert actual.dtype.kind == expected.dtype.kind or expected.dtype.kind in "OUS", (actual.dtype, expected.dtype)
+        assert actual.dtype == expected.dtype or expected.dtype.kind in "OUS", (actual.dtype, expected.dtype)
         np.testing.assert_array_equal(actual, expected)
         return
     assert actual.dtype == expected.dtype, f"dtype {actual.dtype}, expected {expected.dtype}"

@@ -971,3 +971,19 @@ def test_a_zero_of_the_file_beside_sizes_that_may_be_zero() -> None:
         x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
         (expected,) = session.run(None, {"x": x})
         np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected)
+
+
+def test_a_size_that_follows_from_a_check_of_a_call_has_no_guard() -> None:
+    """The mask of an attention has N rows, so that there are as many queries; a Reshape behind it fixes N."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        agraph (float[2,A,B,C] q, float[N,N,N,3] keys, float[N,3] mask, float[2,N,3,2] values)
+            => (float[D,E,F,G] y, float[H] z) <int64[1] six = {6}> {
+            scores = MatMul (q, keys) masked = Add (scores, mask) weights = Softmax (masked)
+            y = MatMul (weights, values) z = Reshape (mask, six)
+        }""")
+    inputs = [torch.randn(shape) for shape in ((2, 2, 2, 2), (2, 2, 2, 3), (2, 3), (2, 2, 3, 2))]
+    y, z = onnx2nn.load(model)(*inputs)
+    q, keys, mask, values = inputs
+    torch.testing.assert_close(y, torch.softmax(q @ keys + mask, -1) @ values)
+    assert z.tolist() == mask.flatten().tolist()

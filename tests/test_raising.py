@@ -865,3 +865,94 @@ TESTED_ON_THEIR_OWN = {
     "as_strided",
     "GlobalAveragePool",
 }
+
+
+@pytest.mark.parametrize(
+    ("split", "join"),
+    [([-1, 3, 4], [-1, 4, 3]), ([2, -1, 4], [2, 4, -1]), ([2, -1, 4], [0, 4, -1])],
+    ids=str,
+)
+def test_constants_that_equal_sample_sizes_by_chance_raise_nothing(split: list[int], join: list[int]) -> None:
+    """The reshapes take other elements together once the dynamic dimensions are not 2 and 3."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "split"], ["parts"]),
+        helper.make_node("Transpose", ["parts"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Reshape", ["turned", "join"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["a", "b", 4])]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3)]
+    constants = [numpy_helper.from_array(np.array(v), name) for name, v in (("split", split), ("join", join))]
+    graph = helper.make_graph(nodes, "parts", inputs, outputs, constants)
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert not module.meta["onnx2nn"]["raising"]["raised"]
+    for shape in ((2, 3, 4), (6, 1, 4), (1, 12, 4)):
+        x = torch.arange(float(np.prod(shape))).reshape(shape)
+        torch.testing.assert_close(module(x), x.reshape(split).transpose(1, 2).reshape(_filled(join, split, x)))
+
+
+def _filled(join: list[int], split: list[int], x: torch.Tensor) -> list[int]:
+    """Returns a target with the size that a 0 copies."""
+    parts = x.reshape(split).transpose(1, 2).shape
+    return [parts[i] if size == 0 else size for i, size in enumerate(join)]
+
+
+@pytest.mark.parametrize("target", [[1, 1, -1], [-1, 1, 4], [0, 1, -1], [0, 0, -1]], ids=str)
+def test_sizes_that_follow_a_recurrent_layer_stay_the_files(target: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (2, 8, 3), "r": (2, 8, 2)}
+    constants = [numpy_helper.from_array(rng.standard_normal(s, np.float32), name) for name, s in shapes.items()]
+    constants.append(numpy_helper.from_array(np.array(target), "target"))
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["h"], hidden_size=2, direction="bidirectional"),
+        helper.make_node("Transpose", ["h"], ["turned"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["turned", "target"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["steps", "batch", 3])]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3)]
+    graph = helper.make_graph(nodes, "layer", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module, literal = onnx2nn.load(model), onnx2nn.load(model, raise_patterns=False)
+    for shape in ((1, 1, 3), (4, 1, 3), (3, 2, 3)):
+        x = torch.from_numpy(rng.standard_normal(shape, np.float32))
+        try:
+            expected = literal(x)
+        except ValueError:
+            continue  # sizes that the file refuses
+        torch.testing.assert_close(module(x), expected)
+
+
+@pytest.mark.parametrize("shape", [[], [3]], ids=str)
+def test_constants_of_one_element_may_give_a_scalar_a_dimension(shape: list[int]) -> None:
+    constants = [numpy_helper.from_array(np.array([1], np.float32), "one")]
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["s"]),
+        helper.make_node("Log", ["s"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape or [1])]
+    graph = helper.make_graph(nodes, "softplus", inputs, outputs, constants)
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    x = torch.ones(shape)
+    torch.testing.assert_close(module(x), F.softplus(x).reshape(shape or [1]))
+
+
+def test_layers_whose_nodes_end_before_their_biases_are_a_stack() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "v": (1, 8, 2), "s": (1, 8, 2)}
+    constants = [numpy_helper.from_array(rng.standard_normal(s, np.float32), name) for name, s in shapes.items()]
+    constants.append(numpy_helper.from_array(np.array([1]), "axis"))
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["h"], hidden_size=2),
+        helper.make_node("Squeeze", ["h", "axis"], ["a"]),
+        helper.make_node("LSTM", ["a", "v", "s"], ["i"], hidden_size=2),
+        helper.make_node("Squeeze", ["i", "axis"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["steps", "batch", 3])]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3)]
+    graph = helper.make_graph(nodes, "stack", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module = onnx2nn.load(model)
+    assert [layer.num_layers for layer in module.modules() if isinstance(layer, nn.LSTM)] == [2]
+    x = torch.from_numpy(rng.standard_normal((3, 2, 3), np.float32))
+    torch.testing.assert_close(module(x), onnx2nn.load(model, raise_patterns=False)(x))

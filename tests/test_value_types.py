@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
+import torch
 
+import onnx2nn
 from onnx2nn.importing.plan import UNKNOWN_TYPE, plan
 
 DEPTH = 3000  # more nodes than Python's stack has frames
@@ -67,3 +70,13 @@ def test_the_type_of_a_value_outside_of_the_model_is_unknown() -> None:
     found = plan(_model([_unary("Relu", given)], [given]))
     stranger = _unary("Shape", given)
     assert found.type_of(stranger.outputs[0]) == UNKNOWN_TYPE
+
+
+def test_a_range_in_a_function_has_the_type_of_the_values_that_the_call_gives() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18, "own": 1]>
+        agraph (int32 limit, int32 delta) => (int32[n] y) <int32 start = {5}> { y = own.Steps (start, limit, delta) }
+        <opset_import: ["": 18], domain: "own">
+        Steps (p, q, r) => (s) { s = Range (p, q, r) }""")
+    numbers = onnx2nn.load(model)(torch.tensor(12, dtype=torch.int32), torch.tensor(3, dtype=torch.int32))
+    torch.testing.assert_close(numbers, torch.tensor([5, 8, 11], dtype=torch.int32))

@@ -15,7 +15,7 @@ from onnx2nn.errors import ModelFileError, OperatorError
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
-from onnx2nn.importing.plan import LAST_VERSION, Plan
+from onnx2nn.importing.plan import LAST_VERSION, Plan, TypeOf
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import HINTS, NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
@@ -179,13 +179,20 @@ def known_array(value: Constant | ShapeValues) -> np.ndarray[Any, Any]:
     return value.array if isinstance(value, ShapeValues) else value.numpy()
 
 
-def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
-    """Returns the facts about its node that the row's body requests, see `row.FACTS`."""
+def facts(plan: Plan, node: ir.Node, row: Row, types: Callable[[], Sequence[TypeOf]]) -> dict[str, Any]:
+    """Returns the facts about its node that the row's body requests, see `row.FACTS`.
+
+    Args:
+        plan: the plan of the model.
+        node: the node.
+        row: its row.
+        types: gives the types of its inputs, which a function's body does not declare.
+    """
     found: dict[str, Any] = {}
     if "_outputs" in row.facts:
         found["_outputs"] = len(node.outputs)
     if "_types" in row.facts:
-        found["_types"] = [None if v is None else plan.type_name(v) for v in node.inputs]
+        found["_types"] = [None if kind is None else kind.name for kind, _ in types()]
     if "_output_types" in row.facts:
         found["_output_types"] = [plan.type_name(v) for v in node.outputs]
     if "_producer" in row.facts:

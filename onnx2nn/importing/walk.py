@@ -131,7 +131,7 @@ class Walk(Generic[B]):
             return self._run_region(node, row, inputs)
         attributes = attribute_values(node, row, self.attributes, builder.attribute)
         if row.facts:
-            attributes |= facts(self.state.plan, node, row)
+            attributes |= facts(self.state.plan, node, row, functools.partial(self._types, node.inputs, inputs))
         check_inputs(row, inputs, self.state.account)
         numbers = builder.numbers(row, inputs, attributes)
         if numbers is not None:

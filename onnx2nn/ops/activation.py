@@ -53,7 +53,7 @@ def prelu(F: Any, X: Any, slope: Any) -> Any:
     if slope.ndim == 1 and X.ndim > 2 and _is_for_channels(X, slope.shape[0]):
         slope = slope.reshape([-1, *[1] * (X.ndim - 2)])
     if X.is_floating_point() and X.ndim > 1:
-        if (slope.numel() == 1) is True:
+        if slope.ndim <= X.ndim and (slope.numel() == 1) is True:
             return F.nn.functional.prelu(X, slope.reshape([1]))
         if X.ndim - 1 <= slope.ndim <= X.ndim and same_shape(
             (slope.numel(), slope.shape[1 - X.ndim]), (slope.shape[1 - X.ndim], X.shape[1])

@@ -84,7 +84,11 @@ revision(gemm_7, 1, unused={"broadcast": 0})
 @op("Einsum", 12)
 @widened
 def einsum(F: Any, *Inputs: Any, equation: str) -> Any:
-    return F.einsum(equation.replace(" ", ""), *Inputs)
+    """Integers are computed in int64: of some of them torch sums a dimension in int64, and multiplies no two types."""
+    equation, dtype = equation.replace(" ", ""), Inputs[0].dtype
+    if dtype == F.int64 or Inputs[0].is_floating_point():
+        return F.einsum(equation, *Inputs)
+    return F.einsum(equation, *(x.to(F.int64) for x in Inputs)).to(dtype)
 
 
 @op("Det", 11)

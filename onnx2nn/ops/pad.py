@@ -206,7 +206,7 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
         if fixed(data.shape[axis]) and data.shape[axis] == 0:
             data = _pad_empty(F, data, axis, pairs[axis], mode)
         else:
-            data = data.index_select(axis, _positions(F, data.shape[axis], *pairs[axis], mode))
+            data = _picked(F, data, _positions(F, data.shape[axis], *pairs[axis], mode), axis=axis)
     return data
 
 
@@ -220,6 +220,11 @@ def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -
     others = math.prod(size for place, size in enumerate(data.shape) if place != axis)
     demand(others == 0, f"{reason}, or none in another axis")
     return F.nn.functional.pad(data, [*[0] * 2 * (data.ndim - 1 - axis), *pair])
+
+
+@moves_elements
+def _picked(F: Any, data: Any, places: Any, *, axis: int) -> Any:
+    return data.index_select(axis, places)
 
 
 _EXACT = 1 << 53

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
@@ -293,18 +295,20 @@ def _results_of_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[in
 def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
     """The largest element of each bin; corners are rounded and included, an empty bin is 0, as in ONNX Runtime.
 
+    Halves are rounded away from 0, and the size of a bin is a float32.
+
     X: (N, C, H, W); rois: (R, 5) of batch index, x1, y1, x2, y2. Returns (R, C, *pooled_shape).
     """
     results = []
     for batch, x1, y1, x2, y2 in rois.tolist():
         plane = X[int(batch)]
         for axis, begin, end, bins in ((2, x1, x2, pooled_shape[1]), (1, y1, y2, pooled_shape[0])):
-            begin, end = math.floor(begin * spatial_scale + 0.5), math.floor(end * spatial_scale + 0.5)
-            size, limit = max(end - begin + 1, 1), plane.shape[axis]
+            begin, end = _away_from_zero(begin * spatial_scale), _away_from_zero(end * spatial_scale)
+            size, limit = np.float32(max(end - begin + 1, 1)) / np.float32(bins), plane.shape[axis]
             parts = []
             for bin in range(bins):
-                low = min(max(math.floor(bin * size / bins) + begin, 0), limit)
-                high = min(max(math.ceil((bin + 1) * size / bins) + begin, 0), limit)
+                low = min(max(math.floor(np.float32(bin) * size) + begin, 0), limit)
+                high = min(max(math.ceil(np.float32(bin + 1) * size) + begin, 0), limit)
                 part = plane.narrow(axis, low, max(high - low, 0))
                 empty = F.zeros_like(plane.narrow(axis, 0, 1))
                 parts.append(part.amax(axis, keepdim=True) if high > low else empty)
@@ -313,6 +317,11 @@ def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spat
     if not results:
         return F.zeros([0, X.shape[1], *pooled_shape], dtype=X.dtype)
     return F.stack(results)
+
+
+def _away_from_zero(number: float) -> int:
+    """Returns the next integer, of two the one away from 0, as C's `round`."""
+    return int(math.copysign(math.floor(abs(number) + 0.5), number))
 
 
 def _results_of_roi_align(

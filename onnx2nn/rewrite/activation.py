@@ -20,7 +20,8 @@ def _is(operator: str, **attributes: Any) -> Callable[[Match, ValueFacts], NewNo
         clip = match.get("clip")
         if clip is not None and _limits(clip, facts) != (0.0, 6.0):
             return None
-        if largest_constant_rank(match) > max(facts.rank(match["x"]) or 0, 1):
+        rank = facts.rank(match["x"])
+        if largest_constant_rank(match) > (1 if rank is None else rank):
             return None  # broadcasting against such a constant may raise the rank of the result
         return NewNode(operator, (match["x"],), attributes)
 

@@ -179,12 +179,15 @@ class _Raiser:
             new = rule.build(match, self.facts)
             if new is None:
                 return None
-            sample = {match[name]: item for name, item in rule.sample(match, self.facts).items()}
+            sample, larger = (
+                {match[name]: item for name, item in rule.sample(match, facts).items()}
+                for facts in (self.facts, self.facts.larger)
+            )
         except (KeyError, IndexError, TypeError, ValueError):
             return None  # missing attributes, or attributes of a wrong type: the import reports them
         added = list(_nodes(new))
         return Replacement(
-            rule.name, match[NODES], [root.outputs[0]], added, [added[-1].outputs[0]], sample, rule.rounds
+            rule.name, match[NODES], [root.outputs[0]], added, [added[-1].outputs[0]], sample, rule.rounds, larger
         )
 
     def _replace(self, graph: ir.Graph | ir.Function, this: Replacement) -> bool:
@@ -207,7 +210,8 @@ class _Raiser:
 
     def _agrees(self, this: Replacement) -> bool:
         """Compares the nodes with their replacement, once for all replacements of one signature."""
-        key = (this.rule, *(_signature(nodes, this.sample) for nodes in (this.nodes, this.added)), _shapes(this.sample))
+        shapes = [_shapes(sample) for sample in (this.sample, this.larger) if sample is not None]
+        key = (this.rule, *(_signature(nodes, this.sample) for nodes in (this.nodes, this.added)), *shapes)
         if key not in self._agreed:
             self._agreed[key] = True
             try:
@@ -224,25 +228,35 @@ class _Raiser:
     def _difference(self, this: Replacement) -> str:
         """Returns how the nodes and their replacement differ, `""` where they agree.
 
+        Where dimensions are dynamic, constants of the file may equal their first sizes by chance. The nodes and the
+        replacement have to agree at other sizes too.
+
         Raises:
             AttributeError: the framework has no function of a name that a row uses.
         """
+        reason = self._difference_at(this, this.sample, self.facts)
+        if reason or this.larger is None or _shapes(this.larger) == _shapes(this.sample):
+            return reason
+        reason = self._difference_at(this, this.larger, self.facts.larger)
+        return f"at other sizes of its dynamic dimensions, {reason}" if reason else ""
+
+    def _difference_at(self, this: Replacement, sample: Mapping[ir.Value, Any], facts: ValueFacts) -> str:
         random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
-        read = [*this.sample, *(output for node in this.nodes for output in node.outputs)]
+        read = [*sample, *(output for node in this.nodes for output in node.outputs)]
         inside |= {use.node for value in read for use in value.uses() if use.node.op_type in _SHAPE_PASSING}
-        size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
-        if 4 * size > self.facts.account.free_bytes:
+        size = sum(math.prod(item) for item in sample.values() if not isinstance(item, np.ndarray))
+        if 4 * size > facts.account.free_bytes:
             return f"its values are too large for a comparison, {size} elements"
         floats: Any = np.float64 if size < LARGE_SAMPLE else np.float32
         given = {
             value: item if isinstance(item, np.ndarray) else random.standard_normal(item, floats)
-            for value, item in this.sample.items()
+            for value, item in sample.items()
         }
 
         def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
-            return None if value.producer() in inside else self.facts.placeholder(value)
+            return None if value.producer() in inside else facts.placeholder(value)
 
-        evaluator = Evaluator(self.table, self.F, self.facts.opsets, self.facts.account, given, floats, placeholder)
+        evaluator = Evaluator(self.table, self.F, facts.opsets, facts.account, given, floats, placeholder)
         try:
             pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
         except AttributeError:

@@ -59,10 +59,31 @@ class _Layer:
         direction = self.node.attributes.get("direction")
         return 1 + (direction is not None and direction.as_string() == "bidirectional")
 
-    def rows(self, facts: ValueFacts) -> np.ndarray[Any, Any] | None:
-        """Returns a constant target that gives the output another rank than nn.LSTM does, such as rows of a matrix."""
+    def rows(self, facts: ValueFacts, source: ir.Value | None) -> np.ndarray[Any, Any] | None:
+        """Returns a constant target that may give the output another shape than nn.LSTM does: a matrix, fixed sizes.
+
+        Args:
+            facts: what is known of the graph.
+            source: the input of the first layer of the stack, whose sequences and batches all its layers have.
+        """
         target = None if self.target is None else facts.array(self.target)
-        return None if target is None or len(target) == 3 else target
+        return None if target is None or self.keeps_sizes(facts, source) else target
+
+    def keeps_sizes(self, facts: ValueFacts, source: ir.Value | None) -> bool:
+        """Returns whether no number in the target is a size of sequences or batches that those of `source` may not be.
+
+        Numbers that are computed at run time are left to the comparison.
+        """
+        target = [0, 0, -1] if self.target is None else facts.ints(self.target)
+        if target is None or len(target) != 3:
+            return target is None
+        sizes = (None if source is None else facts.declared(source)) or [None, None]
+        hidden = self.node.attributes.get("hidden_size")
+        width = None if hidden is None else self.directions * hidden.as_int()
+        proven = [size in (0, None, known) for size, known in zip(target[:2], sizes, strict=False)]
+        if all(proven):
+            return target[2] in (-1, None, width)
+        return any(proven) and -1 in target[:2] and target[2] == width
 
     def initial_state(self, index: int) -> ir.Value | None:
         """Returns an initial state, None where it is absent; `index` 1 is the cell state of an LSTM."""
@@ -251,7 +272,11 @@ def _may_stack(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
     same = same and a.as_torch == b.as_torch and a.relu == b.relu
-    return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
+    return same and len(set(sizes)) == 1 and _has_biases(a.node) == _has_biases(b.node)
+
+
+def _has_biases(node: ir.Node) -> bool:
+    return len(node.inputs) > 3 and node.inputs[3] is not None
 
 
 def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | None:
@@ -265,16 +290,19 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         return None
     source, output = first.node.inputs[0], last.output
     assert source is not None
-    rows = last.rows(facts)
-    if any(layer.rows(facts) is not None for layer in chain[:-1]) or (rows is not None and 0 in rows[2:]):
+    rows = last.rows(facts, source)
+    if any(layer.rows(facts, source) is not None for layer in chain[:-1]) or (rows is not None and 0 in rows[2:]):
         return None  # a 0 copies the number of directions or a later size, which nn.LSTM's output has not
+    if rows is None and not all(layer.keeps_sizes(facts, source) for layer in chain):
+        return None
     before, after = source.producer(), None if output is None else _reader(output)
     transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
+    transposes = transposes if rows is None else []
     batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
     if batch_first and transposes[-1].inputs[0] is not None:
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
-    has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
+    has_biases = _has_biases(first.node)
     attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
     attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
     attributes |= {"as_torch": 1} if first.as_torch else {}
@@ -301,9 +329,10 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         if batch_first
         else [last.node, *merging, *concats]
     )
-    sample = _sample(chain, source, starts, batch_first, facts)
+    sample, larger = (_sample(chain, source, starts, batch_first, known) for known in (facts, facts.larger))
     pairs = [(a, b) for a, b in zip(old, results, strict=True) if a is not None]
-    return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], added, [b for _, b in pairs], sample)
+    replaced, new_values = [a for a, _ in pairs], [b for _, b in pairs]
+    return Replacement(kind, list(dict.fromkeys(nodes)), replaced, added, new_values, sample, larger=larger)
 
 
 def _swaps_batch_and_time(node: ir.Node) -> bool:
@@ -406,7 +435,7 @@ def _sample(
         if None in target and source.shape is not None and len(source.shape) == 3:
             steps, batch, *_ = facts.shape(source) or (steps, batch)  # a Shape node may read another value
             steps, batch = (batch, steps) if batch_first else (steps, batch)
-        rows = layer.rows(facts)
+        rows = layer.rows(facts, chain[0].node.inputs[0])
         if rows is not None and len(rows) == 2 and rows[0] > 0:
             steps, batch = int(rows[0]), 1
         if len(target) == 3:

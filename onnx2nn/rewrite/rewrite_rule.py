@@ -83,6 +83,7 @@ class Replacement:
         new: the values that replace `old`, in the same order.
         sample: sample inputs of the nodes: a shape, to be filled with random numbers, or an array.
         rounds: the rule's.
+        larger: sample inputs with other sizes of dynamic dimensions, None where `sample` has none.
     """
 
     rule: str
@@ -92,3 +93,4 @@ class Replacement:
     new: Sequence[ir.Value]
     sample: Mapping[ir.Value, Any]
     rounds: bool = False
+    larger: Mapping[ir.Value, Any] | None = None

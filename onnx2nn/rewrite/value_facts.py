@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from onnx2nn.rewrite.patterns import origin, tensor_of
 
 _FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
 """Operators, besides Transpose, that exporters leave between a weight and its reader."""
-_SIZES = (2, 3, 5, 7, 11, 13)
+_SIZES = (2, 3, 5, 7, 11, 13, 16)
+"""Sizes of dynamic dimensions in samples; from the last one on, further dimensions count up."""
+
+_LARGER_SIZES = (3, 5, 7, 11, 13, 17, 19)
+"""Other ones. Each is larger, so that no constant of a file equals both the first and the second size of a dimension,
+nor both products of several."""
 
 
 class ValueFacts:
@@ -28,13 +34,23 @@ class ValueFacts:
         F: `torch`, or the OneFlow namespace that has torch's function names.
         opsets: opset versions by domain.
         account: counts what is evaluated.
+        sizes: the sizes that stand for those of dynamic dimensions.
     """
 
-    def __init__(self, table: Table, F: Any, opsets: dict[str, int], account: Account):
+    def __init__(self, table: Table, F: Any, opsets: dict[str, int], account: Account, sizes: Sequence[int] = _SIZES):
         self.table, self.F, self.opsets, self.account = table, F, opsets, account
-        self._sizes: dict[str, int] = {}
+        self._small = sizes
+        self._places: dict[str, int] = {}
         self._constant_expressions: dict[ir.Value, bool] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
+
+    @functools.cached_property
+    def larger(self) -> ValueFacts:
+        """The same facts with another, larger size for each dynamic dimension."""
+        other = ValueFacts(self.table, self.F, self.opsets, self.account, _LARGER_SIZES)
+        other._places, other._arrays = self._places, self._arrays
+        other._constant_expressions = self._constant_expressions
+        return other
 
     def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
         """Returns the elements of a value that depends on constants alone, None for any other value."""
@@ -205,14 +221,16 @@ class ValueFacts:
         if target is None:
             array = self.array(value)
             return None if array is None else array.shape
-        return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(target))
+        return tuple(size if size is not None and size > 0 else self._small[i % 6] for i, size in enumerate(target))
 
     def declared(self, value: ir.Value) -> list[int | None] | None:
         """Returns a value's shape, with None for each dynamic dimension; None where its rank is unknown."""
-        if value.shape is not None:
-            return [dim if isinstance(dim, int) else None for dim in value.shape]
         target = self._target_shape(value)
-        return None if target is None else [size if size is not None and size > 0 else None for size in target]
+        known = None if target is None else [size if size is not None and size > 0 else None for size in target]
+        if value.shape is None or (known is not None and len(known) != len(value.shape)):
+            return known
+        given = known or [None] * len(value.shape)
+        return [dim if isinstance(dim, int) else size for dim, size in zip(value.shape, given, strict=True)]
 
     def _target_shape(self, value: ir.Value) -> list[int | None] | None:
         """Returns the shape that a Reshape or Transpose gives a value; None for each size known at run time only."""
@@ -220,15 +238,17 @@ class ValueFacts:
         if node is None or node.domain:
             return None
         if node.op_type == "Transpose" and "perm" in node.attributes:
-            return [None] * len(node.attributes["perm"].as_ints())
+            perm = node.attributes["perm"].as_ints()
+            before = None if node.inputs[0] is None else node.inputs[0].shape
+            if before is None or len(before) != len(perm):
+                return [None] * len(perm)
+            return [dim if isinstance(dim := before[axis], int) else None for axis in perm]
         return self.ints(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) > 1 else None
 
     def _size(self, dim: ir.SymbolicDim) -> int:
-        name = str(dim.value)
-        if name not in self._sizes:
-            used = len(self._sizes)
-            self._sizes[name] = next(itertools.islice(itertools.chain(_SIZES, itertools.count(16)), used, None))
-        return self._sizes[name]
+        place = self._places.setdefault(str(dim.value), len(self._places))
+        known = len(self._small)
+        return self._small[place] if place < known else self._small[-1] + place - known + 1
 
     def placeholder(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
         """Returns zeros in the shape of a value that a Shape node reads, None for other values and unknown shapes."""

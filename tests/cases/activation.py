@@ -39,6 +39,7 @@ CASES = [
         for shape in ((1,), (3, 1), (4,))
         for c in ((), (1,))
     ),
+    *(case("PRelu", f32(2, 3), f32(1, 1, 1), constant=c, since=7) for c in ((), (1,))),
     case("PRelu", f32(2, 3, 4), f32(3), constant=(1,), until=6),
     *(case(n, f32(2, 3, 4), axis=axis) for n in ("Softmax", "LogSoftmax", "Hardmax") for axis in (0, 1, 2)),
     *(case(n, f32(2, 3, 4)) for n in ("Softmax", "LogSoftmax", "Hardmax")),

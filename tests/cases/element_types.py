@@ -44,6 +44,8 @@ CASES = [
          reduction="add", since=18, note="add, uint64"),
     *(case("Compress", np.array([4, 5, 6], dtype), np.array([True, False, True]), since=28, note=str(np.dtype(dtype))) for dtype in _UNSIGNED),
     *(case("Unique", np.array([4, 2, 4, 1], dtype), sorted=0, outputs=4, note=f"unsorted, {np.dtype(dtype)}") for dtype in _UNSIGNED),
+    *(case("Pad", np.array([4, 5, 6], np.uint64), i64(1, 2), constant=(1,), mode=mode, since=13, note=f"{mode}, uint64")
+      for mode in ("edge", "reflect")),
     case("Det", of(np.float16, 2, 3, 3), note="float16", since=22, **_HALF),
     case("LRN", of(np.float16, 2, 5, 4, 3), size=3, since=13, note="float16", **_HALF),
     case("RoiAlign", of(np.float16, 1, 2, 6, 6), np.float16([[1, 1, 4, 4], [0, 2, 5, 5]]), i64(0, 0), output_height=2,

@@ -48,6 +48,8 @@ CASES = [
     case("Einsum", f32(2, 3, 3), equation="...ii->...i"),
     case("Einsum", f32(5, 2, 3), f32(5, 3, 4), equation="bij, bjk -> bik"),
     case("Einsum", f32(2, 3), equation="ij->j"),
+    *(case("Einsum", of(dtype, 2), of(dtype, 3, 2), equation="i,mi->i") for dtype in (np.int32, np.int64, np.int16)),
+    case("Einsum", of(np.int32, 2, 3), equation="ij->"),
     case("Det", f32(2, 3, 3)),
     case("Det", f32(3, 3)),
     *[

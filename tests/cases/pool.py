@@ -58,6 +58,8 @@ CASES = [
     case("MaxUnpool", f32(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2), i64(1, 1, 4, 4), kernel_shape=[2, 2], strides=[2, 2], constant=(2,)),
     case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3], [1, 4, 5, 30, 40]], np.float32), pooled_shape=[3, 2]),
     case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3]], np.float32), pooled_shape=[5, 5], spatial_scale=0.5),
+    case("MaxRoiPool", f32(1, 2, 6, 6), np.array([[0, -1, -3, 9, 9], [0, -5, -1, 7, 3]], np.float32), pooled_shape=[3, 3], spatial_scale=0.5),
+    case("MaxRoiPool", f32(1, 2, 6, 6), np.array([[0, 0, 1, 2, 3]], np.float32), pooled_shape=[21, 11]),
     *[
         case("RoiAlign", f32(2, 3, 12, 10), boxes, i64(0, 1, 1), mode=mode, sampling_ratio=ratio, output_height=3, output_width=2, spatial_scale=0.5, **half)
         for mode in ("avg", "max")
