@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.cases import Case, by_formula, f32, of
 from tests.cases.contrib_fused import ms
-from tests.cases.contrib_quantized import positive, q, s8, u8
+from tests.cases.contrib_quantized import positive, q, s7, s8, u8
 
 _WHY = "ONNX Runtime has no CPU kernel; the formula of its documentation"
 _IDS = np.array([[1, 4, 2], [0, 3, 5]], np.int32)
@@ -41,7 +41,7 @@ def _unsigned(A: np.ndarray, B: np.ndarray) -> np.ndarray:
 
 
 def _attention(*others: Any, weight: Any = None, **options: Any) -> Case:
-    inputs = [u8(2, 3, 8), weight or s8(8, 24), f32(24), q(0.02), q(0.01)]
+    inputs = [u8(2, 3, 8), weight or s7(8, 24), f32(24), q(0.02), q(0.01)]
     return ms("QAttention", *inputs, *others, constant=(1, 2, 4), num_heads=2, tolerance=1e-4, **options)
 
 
@@ -76,7 +76,7 @@ CASES = [
     _attention(np.array([3, 2], np.int32), q(120, np.uint8), unidirectional=1, scale=0.3, note="lengths"),
     _attention(None, q(120, np.uint8), None, f32(2, 2, 2, 4, 4), unidirectional=1, outputs=2, note="past"),
     _attention(None, q(12, np.uint8), q(130, np.uint8), weight=u8(8, 24), mask_filter_value=-5.0, note="unsigned"),
-    ms("QAttention", u8(2, 3, 8), s8(8, 24), f32(24), q(0.02), positive(24), None, q(9, np.uint8),
+    ms("QAttention", u8(2, 3, 8), s7(8, 24), f32(24), q(0.02), positive(24), None, q(9, np.uint8),
        of(np.int8, 24), constant=(1, 2, 4), num_heads=2, tolerance=1e-4, note="columns"),
     _embedding(u8, q(128, np.uint8), note="uint8"),
     _embedding(s8, q(-3, np.int8), note="int8", mask=_MASK, epsilon=0.1),
