@@ -136,6 +136,48 @@ class Numbered(nn.Module):
         return self.blend(self.act_1(z), torch.cos(self.blend_1(torch.sin(z), y)))
 
 
+class Activated(nn.Module):
+    """A convolution, whose activation is one module for all of them, as in YOLO."""
+
+    default_act = nn.SiLU()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act = nn.Linear(8, 8), self.default_act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.conv(x))
+
+
+class Stage(nn.Module):
+    """Layers in a list, each of which continues the last one; another `forward` splits what the first one gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = Activated(), nn.ModuleList([Activated(), Activated()])
+        self.blend = Blend()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward_sum(x)
+
+    def forward_sum(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [self.first(x)]
+        for layer in self.rest:
+            parts.append(layer(parts[-1]))
+        return self.blend(torch.stack(parts).sum(0), x)
+
+
+class Staged(nn.Module):
+    """Stages that share their activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages, self.head = nn.Sequential(Stage(), Stage()), Activated()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.stages(x))
+
+
 class Parts(nn.Module):
     """A block of which one call uses one result, and the other call both."""
 
@@ -240,6 +282,28 @@ def test_numbers_of_the_authors_are_no_further_calls() -> None:
     calls = [[name for name, _, _ in _calls(network, names, inputs)] for network in (model, module)]
     assert calls[0] == calls[1]
     check_same(run(module, inputs), run(model, inputs), "the outputs")
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["shared", "shared, another forward"])
+@both
+def test_a_shared_module_without_weights_is_called_where_its_callers_are(exporter: str, replaced: bool) -> None:
+    """The newer exporter names it by its first place; in a module with another `forward` names are those in it."""
+    model = seeded(Staged)
+    if replaced:
+        for stage in model.stages:
+            stage.forward = stage.forward_sum
+    path = EXPORTERS[exporter](f"shared{replaced}", model, _inputs(1, 2, 5), _inputs(1, 3, 7))
+    module = onnx2nn.load(path)
+    assert module.meta["onnx2nn"]["tree"]["flat"].keys() <= {"stages", "stages.0.rest", "stages.1.rest"}
+    model.load_state_dict(module.state_dict(), strict=True)
+    layers = [name for name, layer in model.named_modules() if isinstance(layer, (Activated, Stage, Blend))]
+    inputs = _inputs(1, 4, 6)
+    ours, theirs = _calls(module, layers, inputs), _calls(model, layers, inputs)
+    assert [name for name, _, _ in ours] == [name for name, _, _ in theirs]
+    for (name, _, found), (_, _, expected) in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, msg=f"the results of {name} differ")
+    for layer in ("head", "stages.0.first", "stages.1.rest.1"):
+        assert isinstance(module.get_submodule(f"{layer}.act"), nn.SiLU)
 
 
 @both

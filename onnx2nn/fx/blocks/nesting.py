@@ -20,6 +20,7 @@ from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
     Scoped,
     called_from_elsewhere,
+    complete_scopes,
     declared_classes,
     declared_scope,
     is_attribute,
@@ -58,6 +59,7 @@ def nest(
         of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
+    complete_scopes(module, module.graph)
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
     elsewhere = called_from_elsewhere(module, declared)
     callers = {node: declared[node] or () for node in elsewhere}

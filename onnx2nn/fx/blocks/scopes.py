@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import keyword
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +178,44 @@ def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | Non
         if scope and called is not None:
             found[node] = (*homes[called], *scope[len(called) :])
     return found
+
+
+def complete_scopes(root: nn.Module, graph: fx.Graph) -> None:
+    """Completes the modules around calls that torch's newer exporter names by another place than the caller's.
+
+    It names a module without weights that several modules share by the place that it finds first, as an activation that
+    is an attribute of a class, and modules in one whose `forward` someone replaced by their names in it. The calls get
+    places in the module that calls them. Where weights are, the place that is noted is that of the module.
+
+    Args:
+        root: the flat program; its tree is that of the weights.
+        graph: the notes of its calls are changed in place.
+    """
+    there, completed = modules_of(root), dict[str, str]()
+    for node in graph.nodes:
+        text = node.meta.get("scopes")
+        if not text:
+            continue
+        if text not in completed:
+            *scopes, call = parsed_list(text) or ("",)
+            noted = [*map(path_of, scopes)]
+            placed = _placed(noted, there)
+            completed[text] = text if placed == noted else repr([*map(".".join, placed), call])
+        node.meta["scopes"] = completed[text]
+
+
+def _placed(noted: Sequence[Path], there: Container[Path]) -> list[Path]:
+    """Returns the places of modules, each of which calls the next; `there` are the places of weights."""
+    placed = list[Path](noted[:1])
+    for before, path in itertools.pairwise(noted):
+        if path[: len(before)] == before:
+            placed.append((*placed[-1], *path[len(before) :]))
+        elif path in there:
+            placed.append(path)
+        else:
+            inside = (*placed[-1], *path)
+            placed.append(inside if inside in there else (*placed[-1], path[-1]))
+    return placed
 
 
 def is_of_torch(node: fx.Node) -> bool:
