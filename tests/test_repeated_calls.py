@@ -284,10 +284,10 @@ def test_numbers_of_the_authors_are_no_further_calls() -> None:
     check_same(run(module, inputs), run(model, inputs), "the outputs")
 
 
-@pytest.mark.parametrize("replaced", [False, True], ids=["shared", "shared, another forward"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["own forward", "another forward"])
 @both
 def test_a_shared_module_without_weights_is_called_where_its_callers_are(exporter: str, replaced: bool) -> None:
-    """The newer exporter names it by its first place; in a module with another `forward` names are those in it."""
+    """In a module with another `forward`, the newer exporter notes modules by their names in that one."""
     model = seeded(Staged)
     if replaced:
         for stage in model.stages:

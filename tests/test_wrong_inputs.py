@@ -171,6 +171,6 @@ def test_a_branch_that_fits_for_no_sizes_is_not_chosen() -> None:
     for size in (1, 3):
         torch.testing.assert_close(module(torch.ones(size)), torch.ones(size * size))
     with pytest.raises(
-        ValueError, match=r"n >= 1 is needed by .*\(If\): in the other branch, a step of a slice is not 0"
+        ValueError, match=r"n >= 1 is needed by .*\(If\): in the other branch, .* a step of a slice is not 0"
     ):
         module(torch.ones(0))

@@ -229,13 +229,9 @@ class TorchBuilder(Builder):
             self.tracer.guards.open_rank = bool(attributes.get("_open_rank"))
             with watched_where_known(arguments, self.state.account):
                 result = row.body(self.tracer.F, *arguments, **attributes)
-        except ShapeMismatch as error:
-            if self.state.strict:
+        except (ShapeMismatch, UnfulfilledError) as error:
+            if self.state.strict and (self.branch is not None or isinstance(error, ShapeMismatch)):
                 self._conflict(node, error)
-            raise
-        except UnfulfilledError as error:
-            if self.state.strict and self.branch is not None:
-                raise BranchConflictError(str(error)) from None
             raise
         size_vectors.note_elements(result, row, inputs, attributes, self.tracer.guards)
         return result
@@ -254,8 +250,8 @@ class TorchBuilder(Builder):
     def _conflict(self, node: ir.Node, error: Exception) -> None:
         """Raises the error for shapes that fit for no sizes; returns where data decide sizes, perhaps never these."""
         sizes = list(self.tracer.symbols)
-        if self.branch is not None and not isinstance(error, OperatorError):
-            raise BranchConflictError(f"its inputs' shapes do not fit: {error}.") from None
+        if self.branch is not None and isinstance(error, (ShapeMismatch, UnfulfilledError)):
+            raise BranchConflictError(f"its inputs' shapes do not fit: {str(error).rstrip('.')}.") from None
         if self.branch is not None or any(not symbol.by_data for symbol in sizes):
             step = (self.state.steps, self.tracer.recorded - self._recorded)
             raise ShapeConflictError(str(error), node, step, self.tracer.guards.chosen) from None

@@ -181,11 +181,11 @@ def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | Non
 
 
 def complete_scopes(root: nn.Module, graph: fx.Graph) -> None:
-    """Completes the modules around calls that torch's newer exporter names by another place than the caller's.
+    """Completes the modules around calls that torch's newer exporter notes by another place than their caller's.
 
-    It names a module without weights that several modules share by the place that it finds first, as an activation that
-    is an attribute of a class, and modules in one whose `forward` someone replaced by their names in it. The calls get
-    places in the module that calls them. Where weights are, the place that is noted is that of the module.
+    In a module whose `forward` someone replaced, as for an export, modules are noted by their names in that one: `conv`
+    in `layer1`. A module without weights that is noted by a place elsewhere is taken for one of its caller's;
+    one with weights is where these are.
 
     Args:
         root: the flat program; its tree is that of the weights.
@@ -213,8 +213,7 @@ def _placed(noted: Sequence[Path], there: Container[Path]) -> list[Path]:
         elif path in there:
             placed.append(path)
         else:
-            inside = (*placed[-1], *path)
-            placed.append(inside if inside in there else (*placed[-1], path[-1]))
+            placed.append((*placed[-1], *(path[-1:] if path[:1] in there else path)))
     return placed
 
 
