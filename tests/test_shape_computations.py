@@ -474,6 +474,19 @@ def test_an_empty_axis_is_padded_where_another_one_is_empty(mode: str) -> None:
         module(torch.ones(2, 1))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_an_empty_axis_may_have_pads_of_nothing(mode: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[1] four = {{4}}> {{
+            n = Shape(x) some = Min(n, four) pads = Concat <axis = 0> (some, some) y = Pad <mode = "{mode}"> (x, pads)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (0, 5, 6, 9) if mode != "wrap" else (5, 6, 9):  # ONNX Runtime wraps nothing of no elements
+        x = torch.arange(1.0, size + 1)
+        check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+    assert module(torch.ones(0)).shape == (0,)
+
+
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_rows_of_nothing_are_padded(mode: str) -> None:
     """Torch's pad takes no dimension without elements, but the first."""

@@ -88,7 +88,8 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
     cropped = [part for part in (before, behind) if not (fixed(part) and part == 0)]
     if cropped:
         size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
-    demand(size >= 1, f"an element is left for mode={mode!r} to read")
+    is_read = (size >= 1) if cropped else (size >= 1) | (begin + end == 0)
+    demand(is_read, f"an element is left for mode={mode!r} to read")
     places = _repeated(F, size, F.arange(-begin, size + end), mode)
     return places if fixed(before) else places + before
 
