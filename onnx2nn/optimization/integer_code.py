@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from onnx2nn.ops.integer_convolutions import Window, exact_parts, kernel_pads, spread, writes_all
+from onnx2nn.ops.integer_convolutions import Window, available, exact_parts, kernel_pads, spread, writes_all
 from onnx2nn.optimization.graph_calls import GraphCalls
 from onnx2nn.optimization.integer_images import laid_out
 
@@ -196,6 +196,8 @@ class _Calls:
 
     def _kernel(self) -> _Kernel | None:
         """Returns what oneDNN's kernel takes; None where the sums are not known to be exact."""
+        if not available(torch):
+            return None
         zero_point, weight, bias = self._constants
         if zero_point is None or weight is None or (bias is None and self._operands[2] is not None):
             return None

@@ -282,7 +282,7 @@ def _q_attention(d: Draw) -> Call:
         "QAttention",
         [
             d.full([b, s, W], np.uint8),
-            d.full([W, 3 * H], w),
+            d.weights([W, 3 * H], w),
             d.array([3 * H]),
             d.array([], F32, 0.01, 0.02),
             d.array(ws, F32, 0.01, 0.02),
@@ -385,7 +385,7 @@ def _q_gemm(d: Draw) -> Call:
             d.full([k, m] if ta else [m, k], t),
             d.array([], F32, 0.01, 0.1),
             d.full([], t),
-            d.full([n, k] if tb else [k, n], w),
+            d.weights([n, k] if tb else [k, n], w),
             d.array(bs, F32, 0.01, 0.1),
             d.full(bs, w),
             d.array([n], np.int32, -99, 99) if d.flag() else None,
@@ -409,13 +409,15 @@ def _mat_mul_integer_to_float(d: Draw, name: str) -> Call:
     bias = d.array([n]) if d.flag() else None
     if name == "DynamicQuantizeMatMul":
         return ms(
-            name, [d.array(x), d.full([k, n], w), d.array(bs, F32, 0.01, 0.1), zb, bias], static=frozenset({1, 2, 3, 4})
+            name,
+            [d.array(x), d.weights([k, n], w), d.array(bs, F32, 0.01, 0.1), zb, bias],
+            static=frozenset({1, 2, 3, 4}),
         )
     return ms(
         name,
         [
             d.full(x, t),
-            d.full([k, n], w),
+            d.weights([k, n], w),
             d.array([], F32, 0.01, 0.1),
             d.array(bs, F32, 0.01, 0.1),
             d.full([], t) if d.flag() else None,
@@ -490,8 +492,8 @@ def _dynamic_quantize_lstm(d: Draw) -> Call:
         "DynamicQuantizeLSTM",
         [
             d.array([T, B, W], F32, -0.7, 0.7),
-            d.full([n, W, 4 * H], w),
-            d.full([n, H, 4 * H], w),
+            d.weights([n, W, 4 * H], w),
+            d.weights([n, H, 4 * H], w),
             d.array([n, 8 * H], F32, -0.7, 0.7) if d.flag() else None,
             d.array([B], np.int32, 1, T) if d.flag(3) else None,
             d.array([n, B, H], F32, -0.7, 0.7) if d.flag() else None,

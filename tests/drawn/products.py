@@ -44,7 +44,7 @@ def _mat_mul_integer(d: Draw) -> Call:
     m, k, n = d.int(1, 4), d.int(1, 5), d.int(1, 4)
     za = None if d.flag() else d.full([], ta)
     zb = None if d.flag() else d.full([n] if d.flag() else [], tb)
-    return Call("MatMulInteger", 10, [d.full([*([2] if d.flag(3) else []), m, k], ta), d.full([k, n], tb), za, zb])
+    return Call("MatMulInteger", 10, [d.full([*([2] if d.flag(3) else []), m, k], ta), d.weights([k, n], tb), za, zb])
 
 
 @call("QuantizeLinear")
@@ -98,7 +98,16 @@ def _qlinear_mat_mul(d: Draw) -> Call:
     return Call(
         "QLinearMatMul",
         10,
-        [d.full([m, k], t), x, d.full([], t), d.full([k, n], t), y, d.full([], t), z * np.float32(30), d.full([], t)],
+        [
+            d.full([m, k], t),
+            x,
+            d.full([], t),
+            d.weights([k, n], t),
+            y,
+            d.full([], t),
+            z * np.float32(30),
+            d.full([], t),
+        ],
     )
 
 
@@ -123,7 +132,7 @@ def _qlinear_conv(d: Draw) -> Call:
             d.full([1, ci, 6, 7], t),
             d.array([], F32, 0.01, 0.1),
             d.full([], t),
-            d.full([co, ci // g, *k], w),
+            d.weights([co, ci // g, *k], w),
             ws,
             wz,
             d.array([], F32, 0.1, 0.5),
