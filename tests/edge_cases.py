@@ -357,7 +357,7 @@ def edges() -> list[Edge]:
             item.operator,
             item.note,
             [text_of(value) for value in item.arrays() if value is not None],
-            _of_any_processor(item, answer(ours, item)),
+            of_any_processor(item, answer(ours, item)),
             *(answer(run, item) for run in (_runtime, _reference)),
             item.why,
         )
@@ -365,7 +365,7 @@ def edges() -> list[Edge]:
     ]
 
 
-def _of_any_processor(item: Case, answers: list[str]) -> list[str]:
+def of_any_processor(item: Case, answers: list[str]) -> list[str]:
     """Returns the answers; all that processors give in place of one of these."""
     kernels = _BY_PROCESSOR.get((item.operator, item.note), ())
     return [" or ".join(kernels)] if len(answers) == 1 and answers[0] in kernels else answers
