@@ -7,7 +7,7 @@ program would have to declare them. They are therefore noted as plain values, an
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,15 +24,15 @@ Place = tuple[str, int]
 """The name of an input, and a dimension of it."""
 
 
-def misfit(whose: str, text: str, found: Mapping[str, object]) -> str:
+def misfit(whose: str, text: str, found: Iterable[tuple[str, object]]) -> str:
     """Returns the message about sizes that do not fulfil a condition.
 
     Args:
         whose: `"of the inputs"` or `"that data decide"`.
         text: the condition, and which node needs it.
-        found: the size of each dimension by its title.
+        found: the title and the size of each dimension.
     """
-    listed = ", ".join(f"{title} is {size}" for title, size in found.items())
+    listed = ", ".join(f"{title} is {size}" for title, size in found)
     return f"{_MISFIT} {whose} do not fit. {text}. Here {listed}."
 
 
@@ -134,6 +134,6 @@ def failed_sizes(
         except (KeyError, ZeroDivisionError):  # a missing input; a quotient that only another branch computes
             continue
         if not fulfilled:
-            found = {title: sizes[place] for title, place in condition["dimensions"].items()}
+            found = [(title, sizes[place]) for title, place in condition["dimensions"].items()]
             return misfit("of the inputs", condition["text"], found)
     return ""

@@ -351,7 +351,7 @@ def _is_by_data(value: Number | Truth) -> bool:
 def _check(tracer: Tracer, guard: Guard) -> None:
     """Records a check where nodes are recorded now."""
     symbols = sorted(guard.condition.symbols, key=_number)
-    places = {_escaped(tracer.symbols.title(symbol)): "{}" for symbol in symbols}
+    places = [(_escaped(tracer.symbols.title(symbol)), "{}") for symbol in symbols]
     whose = "that data decide" if guard.condition.by_data else "of the inputs"
     message = misfit(whose, _escaped(guard.text), places)
     sizes = [tracer.symbols.read(symbol).node for symbol in symbols]

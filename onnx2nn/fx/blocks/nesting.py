@@ -59,15 +59,15 @@ def nest(
         of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    complete_scopes(module, module.graph)
+    noted = complete_scopes(module, module.graph)
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
     elsewhere = called_from_elsewhere(module, declared)
     callers = {node: declared[node] or () for node in elsewhere}
     declared |= elsewhere
     of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
-    make_modules(module, of_torch)
-    added = add_scopes(module, of_torch)
-    program = Scoped(module, module.graph, specs, nameless=nameless)
+    make_modules(module, of_torch, noted)
+    added = add_scopes(module, of_torch, noted)
+    program = Scoped(module, module.graph, specs, nameless=nameless, noted=noted)
     if own is not None:
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed

@@ -43,6 +43,7 @@ class Scoped:
         scope: the path of each node's container.
         class_names: the author's class names of containers, where the exporter noted them.
         nameless: the paths of layers and weights that the file does not name.
+        noted: the paths of the modules that an exporter notes, see `complete_scopes`.
     """
 
     root: nn.Module
@@ -53,6 +54,7 @@ class Scoped:
     scope: dict[fx.Node, Path] = field(default_factory=dict)
     class_names: dict[Path, str] = field(default_factory=dict)
     nameless: Set[str] = frozenset()
+    noted: Set[Path] = frozenset()
 
     @functools.cached_property
     def persistent(self) -> frozenset[str]:
@@ -67,11 +69,6 @@ class Scoped:
             for path, module in modules_of(self.root).items()
             for name in (*own_parameters(module), *own_buffers(module))
         )
-
-    @functools.cached_property
-    def noted(self) -> frozenset[Path]:
-        """The paths of the modules that an exporter notes around calls: a number in them is the author's."""
-        return noted_modules(self.graph)
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
@@ -180,7 +177,7 @@ def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | Non
     return found
 
 
-def complete_scopes(root: nn.Module, graph: fx.Graph) -> None:
+def complete_scopes(root: nn.Module, graph: fx.Graph) -> frozenset[Path]:
     """Completes the modules around calls that torch's newer exporter notes by another place than their caller's.
 
     In a module whose `forward` someone replaced, as for an export, modules are noted by their names in that one: `conv`
@@ -190,8 +187,12 @@ def complete_scopes(root: nn.Module, graph: fx.Graph) -> None:
     Args:
         root: the flat program; its tree is that of the weights.
         graph: the notes of its calls are changed in place.
+
+    Returns:
+        The places of all modules that are noted, as they are and as identifiers: a number in them is the author's, not
+        that of a call.
     """
-    there, completed = modules_of(root), dict[str, str]()
+    there, completed, found = modules_of(root), dict[str, str](), set[Path]()
     for node in graph.nodes:
         text = node.meta.get("scopes")
         if not text:
@@ -200,8 +201,10 @@ def complete_scopes(root: nn.Module, graph: fx.Graph) -> None:
             *scopes, call = parsed_list(text) or ("",)
             noted = [*map(path_of, scopes)]
             placed = _placed(noted, there)
+            found |= {*placed, *(tuple(map(step_name, path)) for path in placed)}
             completed[text] = text if placed == noted else repr([*map(".".join, placed), call])
         node.meta["scopes"] = completed[text]
+    return frozenset(found)
 
 
 def _placed(noted: Sequence[Path], there: Container[Path]) -> list[Path]:
@@ -240,13 +243,6 @@ def declared_class(node: fx.Node) -> str:
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
     return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
-
-
-def noted_modules(graph: fx.Graph) -> frozenset[Path]:
-    """Returns the paths of the modules that an exporter notes around calls, as they are and as identifiers."""
-    texts = {text for node in graph.nodes if (text := node.meta.get("scopes"))}
-    paths = {path_of(scope) for text in texts for scope in parsed_list(text)[:-1]}
-    return frozenset(paths | {tuple(map(step_name, path)) for path in paths})
 
 
 def step_name(step: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import declared_class, noted_modules, step_name, without_call_number
+from onnx2nn.fx.blocks.scopes import declared_class, step_name, without_call_number
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
 from onnx2nn.importing.regions import Path
@@ -21,7 +21,7 @@ Made = tuple[type[nn.Module], dict[str, Any]]
 """The class of a module and the arguments of its constructor."""
 
 
-def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None:
+def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> None:
     """Makes modules of the calls of functions in scopes of their own, which were modules of the author's.
 
     The tree of an import is that of the weights. What the author called as a module without weights, `nn.ReLU`, is in
@@ -31,8 +31,9 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
     Args:
         root: a flat program; its graph is changed in place.
         declared: the modules that an exporter of torch notes for calls.
+        noted: the places of the modules that the newer exporter notes, see `scopes.complete_scopes`.
     """
-    called = _Called(root)
+    called = _Called(root, noted)
     groups: dict[Path, list[fx.Node]] = {}
     for node, path in declared.items():
         groups.setdefault(called.of(path), []).append(node)
@@ -72,17 +73,18 @@ def _author_module(node: fx.Node) -> Made | None:
     return module_of(node)
 
 
-def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> list[Path]:
+def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> list[Path]:
     """Adds a container for each scope of the author's that has calls and no weights, as a rotary embedding has.
 
     Args:
         root: a flat program.
         declared: the modules that an exporter of torch notes for calls.
+        noted: the places of the modules that the newer exporter notes, see `scopes.complete_scopes`.
 
     Returns:
         The paths of the containers that were added, one before those in it.
     """
-    called, added = _Called(root), list[Path]()
+    called, added = _Called(root, noted), list[Path]()
     for path in dict.fromkeys(path for node, path in declared.items() if node.op in _FUNCTIONS):
         *place, _ = _place(root, (*called.of(path), "")) or [""]
         around: nn.Module = root
@@ -111,12 +113,13 @@ class _Called:
 
     Args:
         root: the flat module.
+        noted: the places of modules whose numbers are the author's.
     """
 
-    def __init__(self, root: fx.GraphModule):
+    def __init__(self, root: fx.GraphModule, noted: Set[Path]):
         calls = Counter(str(node.target) for node in root.graph.nodes if node.op == "call_module")
         self._again = {target for target, count in calls.items() if count > 1}
-        self._noted = noted_modules(root.graph)
+        self._noted = noted
         self._found: dict[Path, tuple[Path, nn.Module | None]] = {(): ((), root)}
 
     def of(self, path: Path) -> Path:
