@@ -21,9 +21,9 @@ _FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
 _SIZES = (2, 3, 5, 7, 11, 13, 16)
 """Sizes of dynamic dimensions in samples; from the last one on, further dimensions count up."""
 
-_LARGER_SIZES = (3, 5, 7, 11, 13, 17, 19)
-"""Other ones. Each is larger, so that no constant of a file equals both the first and the second size of a dimension,
-nor both products of several."""
+_LARGER_SIZES = tuple(2 * size for size in _SIZES)
+"""Other ones. No constant of a file equals both the first and the second size of a dimension, nor both products of
+several; and what a Reshape of the file divides into its constants at the first sizes, it divides at these."""
 
 
 class ValueFacts:
