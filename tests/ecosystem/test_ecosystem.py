@@ -90,6 +90,9 @@ def test_tool(name: str, model: str) -> None:
     _require_packages(*STORED.tools[name].packages)
     _require(model)
     found = cells.cells(name, model)
+    lacking = [cell.reason for cell in found.values() if "could not create a primitive" in cell.reason]
+    if lacking and all(cell.status == "original fails" for cell in found.values()):
+        pytest.skip(f"oneDNN has no kernel for the original on this processor: {lacking[0]}")
     expected = STORED.cells[name][model]
     assert {e: cell.status for e, cell in found.items()} == {e: cell.status for e, cell in expected.items()}, (
         f"{found}; if this is right: {COMMAND}"
