@@ -442,7 +442,7 @@ def test_pads_that_crop_what_another_one_adds(mode: str, pads: tuple[int, int]) 
         x = torch.arange(1.0, size + 1)
         try:
             expected = run_onnxruntime(model.SerializeToString(), [x])
-        except Exception as error:  # ONNX Runtime's own classes
+        except Exception as error:  # its classes have no base of their own; the text says that it is the Pad's refusal
             assert "Pad" in str(error) or "pad" in str(error)
             expected = None
         if expected is None or (mode != "constant" and size == 0):
