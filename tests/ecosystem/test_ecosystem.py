@@ -91,7 +91,7 @@ def test_tool(name: str, model: str) -> None:
     _require(model)
     found = cells.cells(name, model)
     lacking = [cell.reason for cell in found.values() if "could not create a primitive" in cell.reason]
-    # Where the original does not run there is nothing to compare; oneDNN has an LSTM of bfloat16 for some processors only.
+    # Nothing can be compared where the original does not run: oneDNN has no LSTM of bfloat16 for some processors.
     if lacking and all(cell.status == "original fails" for cell in found.values()):
         pytest.skip(f"oneDNN has no kernel for the original on this processor: {lacking[0]}")
     expected = STORED.cells[name][model]
