@@ -625,6 +625,46 @@ def test_constants_that_add_dimensions(shape: list[int], raised: int) -> None:
     check_against_onnxruntime(model, module, (4 * torch.randn(shape),))
 
 
+@pytest.mark.parametrize(
+    ("q", "k", "v"),
+    [
+        ([1, 2, 3], [3, "keys", 3], [3, "keys", 2]),
+        ([1, "queries", 3], ["N", 4, 3], ["N", 4, 2]),
+        (["N", 1, 2, 3], ["N", 3, "keys", 3], [1, 1, "keys", 2]),
+        (["N", 2, 3], ["M", "keys", 3], [1, "keys", 2]),
+        ([2, 3], [3, "keys", 3], [1, "keys", 2]),
+        ([1, 2, 3], [1, "keys", 3], [3, "keys", 2]),
+        (["N", "queries", 3], ["N", "keys", 3], ["N", "keys", 2]),
+    ],
+    ids=str,
+)
+def test_attention_without_elements_has_the_batch_of_all_three(
+    q: list[int | str], k: list[int | str], v: list[int | str]
+) -> None:
+    perm = [*range(len(k) - 2), len(k) - 1, len(k) - 2]
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["turned"], perm=perm),
+        helper.make_node("MatMul", ["q", "turned"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info(n, 1, s) for n, s in (("q", q), ("k", k), ("v", v))]
+    outputs = [helper.make_tensor_value_info("y", 1, ["_"] * max(map(len, (q, k, v))))]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    module = onnx2nn.load(model)
+    assert "scaled_dot_product_attention" in module.code
+    for sizes in (
+        {"N": n, "M": m, "keys": keys, "queries": queries}
+        for n in (1, 3)
+        for m in (1, 3)
+        for keys in (0, 4)
+        for queries in (0, 2)
+    ):
+        shapes = ([sizes.get(size, size) if isinstance(size, str) else size for size in shape] for shape in (q, k, v))
+        check_against_onnxruntime(model, module, tuple(torch.randn(shape) for shape in shapes))
+
+
 def test_attention_as_paddle_writes_it() -> None:
     """With Identity nodes in between, and a scale that adds 0."""
     nodes = [

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.rnn import reordered
-from onnx2nn.ops.shape import expand, fixed, reshape
+from onnx2nn.ops.shape import broadcast, expand, fixed, reshape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
 
@@ -244,6 +244,7 @@ def scaled_dot_product_attention(
         scores = Q @ keys * (Q.shape[-1] ** -0.5 if scale is None else scale)
         scores = F.where(mask, scores, -math.inf) if mask.dtype == F.bool else scores + mask
         return F.softmax(scores, -1) @ V
+    Q = _expanded_where_empty(F, Q, keys, V, grouped)
     if mask is not None and mask.ndim == 1:
         mask = mask[None]
     options: dict[str, Any] = {"is_causal": True} if is_causal else {}
@@ -254,6 +255,18 @@ def scaled_dot_product_attention(
     if grouped:
         options["enable_gqa"] = True
     return F.nn.functional.scaled_dot_product_attention(Q, K.mT if transposed else K, V, **options)
+
+
+def _expanded_where_empty(F: Any, Q: Any, keys: Any, V: Any, grouped: int) -> Any:
+    """Returns Q, in the batch of all three where one of them may be empty: torch's result then has the batch of Q.
+
+    Heads of Q stay as they are where they share those of the others, `grouped`.
+    """
+    if all(_holds(size > 0) for size in (*Q.shape[-2:], keys.shape[-1], V.shape[-1])):
+        return Q
+    inner = -3 if grouped else -2
+    batch = broadcast(broadcast(Q.shape[:inner], keys.shape[:inner]), V.shape[:inner])
+    return expand(F, Q, [*batch, *Q.shape[inner:]])
 
 
 def _enlarges(mask: Any, Q: Any, keys: Any) -> bool:
