@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 _PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
 
 
+@functools.cache
 def is_installed(package: str) -> bool:
     """Returns whether a package is installed, by the name that pip knows."""
     try:
@@ -18,11 +20,13 @@ def is_installed(package: str) -> bool:
     return True
 
 
+@functools.cache  # reading it takes as long as a test of one operator
 def version(package: str) -> tuple[int, int]:
     """Returns the first two numbers of the installed version."""
     return _numbers(importlib.metadata.version(package))
 
 
+@functools.cache
 def pinned(package: str) -> tuple[int, int]:
     """Returns the first two numbers of the version in constraints.txt, the first where Pythons have their own."""
     (text, *_) = re.findall(rf"^{package}==(\S+?);?(?:\s|$)", _PINS, re.MULTILINE)

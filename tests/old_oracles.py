@@ -83,7 +83,7 @@ FLAWS = [
 
 def flaw_of(case: Case, revision: int) -> Flaw | None:
     """Returns what the installed oracles get wrong about a case, None where nothing is known."""
-    found = (flaw for flaw in FLAWS if installed.version(flaw.oracle) < flaw.right and concerns(flaw, case))
+    found = (flaw for flaw in FLAWS if concerns(flaw, case) and installed.version(flaw.oracle) < flaw.right)
     return next((flaw for flaw in found if flaw.since <= revision <= flaw.until), None)
 
 
