@@ -92,8 +92,10 @@ def _seeded(request: pytest.FixtureRequest) -> None:
     np.random.seed(seed % 2**32)
     if isinstance(own := getattr(request.module, "RNG", None), np.random.Generator):
         own.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-    if torch:
-        torch.manual_seed(seed)
+    if torch:  # not torch.manual_seed, which notes the whole stack for each kind of device that is not started yet
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
 
 
 _LACKING = {
