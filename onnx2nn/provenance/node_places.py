@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import onnx_ir as ir
 
@@ -47,6 +48,17 @@ class NodePlaces:
                 for scope, module in _shortened(place.path, key.rpartition(".")[0]) if place is not None else ():
                     found[scope] = module if found.get(scope, module) == module else ""
         return found
+
+
+def first_call(path: str) -> str:
+    """Returns the path that the first call of a module has in a file of torch's older exporter.
+
+    The exporter numbers the calls after it: `layer_1`, `layer_2`.
+    """
+    return _NUMBER.sub("", path)
+
+
+_NUMBER = re.compile(r"_[1-9]\d*$")
 
 
 def _shortened(scope: str, module: str) -> list[tuple[str, str]]:

@@ -21,8 +21,8 @@ from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
 
-_CALL_NUMBER = re.compile(r"_\d+$")
-"""What torch's older exporter adds to the name of a module for its second and later calls."""
+_CALL_NUMBER = re.compile(r"_[1-9]\d*$")
+"""What torch's older exporter adds to the name of a module for its second and later calls: `_1`, `_2`."""
 
 
 def without_call_number(name: str) -> str:
