@@ -427,7 +427,7 @@ def test_numbered_calls_have_the_keys_of_the_module(kind: type[nn.Module], expor
 
 
 class Tower(nn.Module):
-    """What the older exporter computes anew for each call: a folded kernel, and slopes and scales with dimensions of 1."""
+    """What the older exporter computes anew for each call: a folded kernel, slopes and scales with dimensions of 1."""
 
     def __init__(self) -> None:
         super().__init__()

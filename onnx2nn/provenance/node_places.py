@@ -70,7 +70,9 @@ def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     short, long = scope.split("."), module.split(".")
     start = next((i for i, (one, other) in enumerate(zip(short, long, strict=False)) if one != other), len(short))
     more = len(long) - len(short)
-    if more <= 0 or start == len(short) or short[start:] != long[start + more :]:
+    if more <= 0 or start == len(short):
+        return []
+    if any(other not in (one, first_call(one)) for one, other in zip(short[start:], long[start + more :], strict=True)):
         return []
     ends = range(start + 1, len(short) + 1)
     return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]

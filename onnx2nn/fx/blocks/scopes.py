@@ -245,6 +245,12 @@ def declared_classes(node: fx.Node) -> dict[str, str]:
     return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
 
 
+def noted_modules(node: fx.Node) -> list[Path]:
+    """Returns the modules around a node, the outermost first, as torch's newer exporter notes them; else none."""
+    scopes = _metadata(node, "scopes")[:-1]
+    return [*map(path_of, scopes)] if scopes and not scopes[0].startswith("_") else []
+
+
 def step_name(step: str) -> str:
     """Returns the name in the tree of a step of a scope: a number, or an identifier."""
     return step if step.isdecimal() else identifier(step)
