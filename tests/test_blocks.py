@@ -516,3 +516,53 @@ def test_a_size_that_data_decide_is_checked_in_front_of_the_block_that_needs_it(
     assert len(calls) == 2 and calls[1] == "net", calls
     with pytest.raises(ValueError, match=r"u0 % 3 == 0 is needed by node '/net/Reshape'"):
         module(torch.eye(4))
+
+
+class Rectified(nn.Module):
+    """A function, then a module, without any weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.SELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(F.relu(x))
+
+
+class Plain(nn.Module):
+    """A model of layers and one module without weights that calls another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(8, 8), Rectified()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.first(x))
+
+
+@both
+def test_a_module_without_weights_that_calls_one(exporter: str) -> None:
+    """A function in the scope of a module that calls others is not that module."""
+    original = seeded(Plain)
+    module = onnx2nn.load(EXPORTERS[exporter]("rectified", original, _inputs(2), _inputs(3, 7)))
+    assert isinstance(module.inner.act, nn.SELU)
+    x = torch.randn(3, 8)
+    check_same(run(module.inner, (x,)), (original.inner(x),), "a module that calls another")
+
+
+class Flat(nn.Module):
+    """A model of layers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("kind", [Model, Plain, Flat])
+def test_the_class_of_the_model_has_its_name(kind: type[nn.Module]) -> None:
+    """The newer exporter notes it, also where no module but the model calls others."""
+    path = EXPORTERS["dynamo"](f"class-{kind.__name__}", seeded(kind), _inputs(2), _inputs(3, 7))
+    assert type(onnx2nn.load(path)).__name__ == kind.__name__

@@ -755,3 +755,36 @@ def test_a_part_of_a_vector_of_integers_has_no_key_of_the_authors(tmp_path: Path
     missing, unexpected = module.load_state_dict(model.state_dict(), strict=False)
     assert not missing and unexpected == ["0.positions"]
     torch.testing.assert_close(module(x), model(x))
+
+
+class Mixing(nn.Module):
+    """A layer behind parameters in a list, which is no module that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales, self.linear = nn.ParameterList([torch.rand(8), torch.rand(8)]), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * self.scales[0] + self.scales[1])
+
+
+class TwoNames(nn.Module):
+    """A module with two names, which is called by both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = Mixing()
+        self.other = self.one
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.tanh(self.one(x)))
+
+
+def test_parameters_in_a_list_of_a_module_with_two_names() -> None:
+    """Each of the author's keys is there, and each module takes what the original's takes."""
+    original, x = seeded(TwoNames), torch.randn(2, 8)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("two-names", original, (x,), (torch.randn(3, 8),)))
+    assert set(module.state_dict()) == set(original.state_dict())
+    original.load_state_dict(module.state_dict(), strict=True)
+    for name in ("one", "other"):
+        check_same(run(module.get_submodule(name), (x,)), run(original.get_submodule(name), (x,)), name)

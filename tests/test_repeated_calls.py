@@ -424,3 +424,61 @@ def test_numbered_calls_have_the_keys_of_the_module(kind: type[nn.Module], expor
         module.layer.self_attn.register_forward_hook(lambda *call: calls.append(call[2]))
         run(module, inputs)
         assert len(calls) == 2
+
+
+class Tower(nn.Module):
+    """What the older exporter computes anew for each call: a folded kernel, slopes and scales with dimensions of 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.norm, self.act = nn.GroupNorm(2, 4), nn.PReLU(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.norm(self.bn(self.conv(x))))
+
+
+class Levels(nn.Module):
+    """One head for the maps of several levels, as detectors have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.last = nn.Sequential(Tower(), Tower()), nn.Sequential(nn.Conv2d(4, 2, 1), nn.PReLU())
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.last(self.head(x)), self.last(self.head(y))
+
+
+@both
+def test_weights_that_are_computed_for_each_call_are_one(exporter: str) -> None:
+    """The import has the modules of the original, calls each of them twice, and has no keys of their calls."""
+    original = seeded(Levels).eval()
+    inputs, others = ((torch.randn(n, 4, 6, 6), torch.randn(n, 4, 6, 6)) for n in (2, 3))
+    module = onnx2nn.load(EXPORTERS[exporter]("levels", original, inputs, others))
+    check_same(run(module, inputs), run(original, inputs), "the outputs")
+    assert {key for key in module.state_dict() if not key.endswith("conv.bias")} <= set(original.state_dict())
+    layers = [name for name, layer in original.named_modules() if isinstance(layer, (Tower, nn.PReLU, nn.GroupNorm))]
+    ours, theirs = _calls(module, layers, inputs), _calls(original, layers, inputs)
+    assert [name for name, _, _ in ours] == [name for name, _, _ in theirs]
+    for (name, _, found), (_, _, expected) in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, msg=f"the results of {name} differ")
+
+
+class Zeroth(nn.Module):
+    """A module whose name ends as that of no call does: the older exporter's numbers start at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage, self.stage_0 = Gate(), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.stage(self.stage_0(self.stage(x)))
+
+
+@both
+def test_the_first_call_has_no_number(exporter: str) -> None:
+    """`stage_0` is a module of its own beside `stage`."""
+    original, inputs = seeded(Zeroth), _inputs(1, 2, 5)
+    module = onnx2nn.load(EXPORTERS[exporter]("zeroth", original, inputs, _inputs(1, 3, 7)))
+    calls = [[name for name, _, _ in _calls(net, ["stage", "stage_0"], inputs)] for net in (original, module)]
+    assert calls[0] == calls[1] == ["stage", "stage_0", "stage"]

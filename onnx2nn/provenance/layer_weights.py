@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.matmul_weights import BY_PLACE
-from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
+from onnx2nn.provenance.node_places import NodePlaces, first_call
+from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
 """Operators whose second input is a layer's weight and whose third is its bias."""
@@ -41,6 +42,8 @@ class LayerWeights:
             return
         slots = zip(("weight", "bias"), (weight_input(node, position) for position in (1, 2)), strict=True)
         numbered = {s: value for s, value in slots if value is not None and not keys.is_key(value.name or "")}
+        if numbered and self._is_further_call(node, place.path, numbered):
+            return
         transposed = _is_transposed(node)
         if list(numbered) == ["weight"] and not transposed:  # a batch normalisation would have given it a bias
             keys.author.unnamed[place.path] = _COMPUTED_WEIGHT
@@ -51,6 +54,29 @@ class LayerWeights:
                 keys.rename(value, key, BY_PLACE, "transposed" if slot == "weight" and transposed else "")
         if len(numbered) == 2:
             keys.author.unnamed[place.path] = _FOLDED
+
+    def _is_further_call(self, node: ir.Node, path: str, slots: Mapping[str, ir.Value]) -> bool:
+        """Makes a further call of a layer read the weights of the first one, of which the exporter computed others.
+
+        Args:
+            node: the call.
+            path: of the module in which it stands.
+            slots: its numbered weights by the last step of their keys.
+
+        Returns:
+            Whether it is a further call, with the values of the first one.
+        """
+        keys, first = self._keys, first_call(path)
+        if first == path:
+            return False
+        owned = {f"{first}.{slot}": value for slot, value in slots.items()}
+        for key, value in owned.items():
+            own = keys.graph.initializers.get(key)
+            if own is None or key not in keys.author.restored or not is_equal(value.const_value, own.const_value):
+                return False
+        for key, value in owned.items():
+            keys.share(node, node.inputs.index(value), key)
+        return True
 
     def drop_zeros(self, node: ir.Node) -> None:
         """Takes the zeros off a convolution that the exporter writes where the call has no bias."""
@@ -93,6 +119,10 @@ class LayerWeights:
         if weight is None or weight.shape is None or keys.is_key(weight.name or ""):
             return
         found = self._channels_key(node)
+        if found is not None and not keys.author.listed:
+            path, _, slot = found[0].rpartition(".")
+            if self._is_further_call(node, path, {slot: weight}):
+                return
         if found is None or not keys.is_free(found[0]) or sum(size != 1 for size in weight.shape) > 1:
             return
         if keys.author.listed or len(weight.shape) > 1:

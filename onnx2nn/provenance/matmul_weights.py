@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
+from onnx2nn.provenance.node_places import NodePlaces, first_call
+from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
 
 BY_PLACE = "the module that its node stands in"
-
-NUMBER = r"_\d+$"
-"""What the older exporter appends to the path of a module for its second call, and for those after it."""
 
 _MOST_NODES_BEHIND = 32
 """Number of nodes that may compute a bias from the author's: Swin Transformer V2 puts zeros in its middle."""
@@ -34,8 +30,8 @@ class MatMulWeights:
         if weight is None or keys.is_key(weight.name or "") or weight.shape is None or len(weight.shape) != 2:
             return
         for key, how in self._candidates(node):
-            if key in keys.author.moved and _is_equal(weight.const_value, keys.graph.initializers[key].const_value):
-                return self._share(node, weight, key)
+            if key in keys.author.moved and is_equal(weight.const_value, keys.graph.initializers[key].const_value):
+                return keys.share(node, 1, key)
             source = self._transposed_source(weight, key)
             if source is not None:
                 return self._read_transposed(node, source, key)
@@ -44,14 +40,6 @@ class MatMulWeights:
         if not keys.author.listed:
             keys.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
         return None
-
-    def _share(self, node: ir.Node, copy: ir.Value, key: str) -> None:
-        """Makes `node` read the weight `key` instead of a copy: the exporter transposes it once for each call."""
-        keys = self._keys
-        node.replace_input_with(1, keys.graph.initializers[key])
-        if not copy.uses() and copy.name is not None:
-            keys.graph.initializers.pop(copy.name)
-            keys.author.ties.pop(copy.name, None)
 
     def _candidates(self, node: ir.Node) -> list[tuple[str, str]]:
         """Returns the keys that the matrix of `node` may have, best first, each with its evidence."""
@@ -83,7 +71,7 @@ class MatMulWeights:
                 add.replace_input_with(add.inputs.index(bias), keys.tie(f"{path}.{last}", bias))
         if not alone:
             return []
-        first_key = f"{re.sub(NUMBER, '', path)}.weight"  # of a module without bias whose calls are numbered
+        first_key = f"{first_call(path)}.weight"  # of a module without bias whose calls are numbered
         if first_key in keys.author.moved:
             names.insert(0, first_key)
         return [(name, BY_PLACE) for name in (*names, f"{path}.weight")]
@@ -96,7 +84,7 @@ class MatMulWeights:
             bias: what the call adds.
             last: the last step of the bias's key.
         """
-        first, author = re.sub(NUMBER, "", path), self._keys.author
+        first, author = first_call(path), self._keys.author
         key = f"{first}.{last}"
         return first if first != path and bias.name in (key, author.ties.get(key)) else None
 
@@ -106,7 +94,7 @@ class MatMulWeights:
         own = keys.graph.initializers.get(key)
         if own is None or weight is None:
             return False
-        same = _is_equal if key in keys.author.moved else _is_transposed
+        same = is_equal if key in keys.author.moved else _is_transposed
         return same(weight.const_value, own.const_value)
 
     def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
@@ -160,14 +148,6 @@ class MatMulWeights:
         transpose.outputs[0].name = f"{key}.transposed_for.{node.name}"
         keys.graph.insert_before(node, transpose)
         node.replace_input_with(1, transpose.outputs[0])
-
-
-def _is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
-    """Returns whether two tensors hold the same values; reads little where they differ."""
-    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    a, b = one.numpy(), other.numpy()
-    return np.array_equal(a[:1], b[:1]) and np.array_equal(a, b)
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import onnx_ir as ir
 
@@ -49,6 +50,17 @@ class NodePlaces:
         return found
 
 
+def first_call(path: str) -> str:
+    """Returns the path that the first call of a module has in a file of torch's older exporter.
+
+    The exporter numbers the calls after it: `layer_1`, `layer_2`.
+    """
+    return _NUMBER.sub("", path)
+
+
+_NUMBER = re.compile(r"_[1-9]\d*$")
+
+
 def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     """Returns the prefixes of a node's scope that lack steps of its module's path, each with the full path.
 
@@ -58,7 +70,9 @@ def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     short, long = scope.split("."), module.split(".")
     start = next((i for i, (one, other) in enumerate(zip(short, long, strict=False)) if one != other), len(short))
     more = len(long) - len(short)
-    if more <= 0 or start == len(short) or short[start:] != long[start + more :]:
+    if more <= 0 or start == len(short):
+        return []
+    if any(other not in (one, first_call(one)) for one, other in zip(short[start:], long[start + more :], strict=True)):
         return []
     ends = range(start + 1, len(short) + 1)
     return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]

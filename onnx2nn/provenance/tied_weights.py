@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.weight_keys import WeightKeys, slot_of, weight_input
+from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
 
 _TIED = (
     (".bias", ".decoder.bias"),
@@ -27,8 +27,10 @@ def tie_by_place(keys: WeightKeys, node: ir.Node) -> None:
     if place is None:
         return
     for position, value in keys.weights_of(node).items():
-        key = f"{place.path}.{slot_of(value.name or '')}"
-        if value.name in named and key in keys.absent and keys.is_free(key):
+        steps = (value.name or "").split(".") if value.name in named else []
+        ends = (".".join(steps[-count:]) for count in range(1, len(steps) + 1))  # `scales.0` is in a list of the module
+        key = next((key for end in ends if (key := f"{place.path}.{end}") in keys.absent), None)
+        if key is not None and keys.is_free(key):
             node.replace_input_with(position, keys.tie(key, value))
 
 

@@ -112,6 +112,14 @@ class WeightKeys:
         self.author.restored[key] = f"equal to {source.name!r}, with which the exporter merged it"
         return self.register(key, np.array(array_of(source)))
 
+    def share(self, node: ir.Node, position: int, key: str) -> None:
+        """Makes `node` read the weight `key` instead of a copy, which the exporter computes once for each call."""
+        copy = node.inputs[position]
+        node.replace_input_with(position, self.graph.initializers[key])
+        if copy is not None and not copy.uses() and copy.name is not None:
+            self.graph.initializers.pop(copy.name)
+            self.author.ties.pop(copy.name, None)
+
     def _copy_layout(self, key: str, source: ir.Value) -> None:
         """Notes that `key` has in the file the layout that `source` has."""
         if source.name in self.author.moved:
@@ -123,6 +131,14 @@ def weight_input(node: ir.Node, position: int) -> ir.Value | None:
     value = node.inputs[position] if position < len(node.inputs) else None
     fits = value is not None and value.is_initializer() and not value.is_graph_input()
     return value if fits else None
+
+
+def is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    """Returns whether two tensors hold the same values; reads little where they differ."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    a, b = one.numpy(), other.numpy()
+    return np.array_equal(a[:1], b[:1]) and np.array_equal(a, b)
 
 
 def slot_of(key: str) -> str:

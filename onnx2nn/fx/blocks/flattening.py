@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +27,11 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
     flat = flat_graph(module, lambda path, _: ".".join(path) in blocks)
     result = fx.GraphModule(module, flat.graph, type(module).__name__)
     result.meta, result.training = module.meta, module.training
-    _note_scopes(module, flat, blocks)
+    _note_scopes(module, flat)
     return result
 
 
-def _note_scopes(module: fx.GraphModule, flat: Flat, blocks: Set[str]) -> None:
+def _note_scopes(module: fx.GraphModule, flat: Flat) -> None:
     """Notes the modules around each call, from the outermost to a layer that is called, and their classes."""
     full: dict[str, str] = {}
     for node in flat.graph.nodes:
@@ -39,16 +39,17 @@ def _note_scopes(module: fx.GraphModule, flat: Flat, blocks: Set[str]) -> None:
             full.setdefault(path, kind)
 
     @functools.cache
-    def around(path: Path) -> tuple[list[str], list[str]]:
-        steps = [".".join(path[:end]) for end in range(len(path) + 1)]
-        called = [step for step in steps if step in blocks or step in ("", steps[-1])]
+    def around(path: Path, running: tuple[Path, ...]) -> tuple[list[str], list[str]]:
+        ends = (path[:end] for end in range(len(path) + 1))
+        called = [".".join(end) for end in ends if end in running or end in ((), path)]
         return called, [_class_of(module.get_submodule(step), full.get(step, "")) for step in called]
 
     dissolved = {
         path_of(path): why for path, why in module.meta.get("onnx2nn", {}).get("tree", {}).get("flat", {}).items()
     }
     for node, inside in flat.inside.items():
-        paths, kinds = around(path_of(node.target) if node.op == "call_module" else _within(node, inside, dissolved))
+        place = path_of(node.target) if node.op == "call_module" else _within(node, inside, dissolved)
+        paths, kinds = around(place, flat.running[node])
         node.meta["scopes"] = repr([*paths, node.name])
         node.meta["classes"] = repr([*kinds, getattr(node.target, "__name__", str(node.target))])
 
@@ -84,12 +85,20 @@ class Flat:
     Attributes:
         graph: the calls.
         inside: the path of the module whose program makes each call.
+        running: the paths of the modules that run then, the outermost first.
         placed: the path of each call's container, where it is known: the one in the file for calls of the root.
+        callers: the paths of the modules that run while calls are added.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
     inside: dict[fx.Node, Path] = field(default_factory=dict)
+    running: dict[fx.Node, tuple[Path, ...]] = field(default_factory=dict)
     placed: dict[fx.Node, Path | None] = field(default_factory=dict)
+    callers: list[Path] = field(default_factory=list)
+
+    def note(self, node: fx.Node, inside: Path, placed: Path | None) -> None:
+        """Notes where a call that was added stands."""
+        self.inside[node], self.running[node], self.placed[node] = inside, tuple(self.callers), placed
 
 
 def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool]) -> Flat:
@@ -136,9 +145,8 @@ def _inlined(
             copy.meta = dict(meta)
             if path:
                 copy.target = ".".join(path)
-            flat.inside[copy] = prefix
             scope = None if inside_block else declared_scope(node)
-            flat.placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
+            flat.note(copy, prefix, (*prefix, *scope) if scope is not None else prefix or None)
     raise AssertionError("a graph without an output")
 
 
@@ -151,10 +159,14 @@ def _expanded(
     repeat: Any,
 ) -> Any:
     """Copies the calls of a block or an `nn.Sequential` to `flat`; returns its output. `repeat` has their notes."""
+    flat.callers.append(prefix)
     if not isinstance(module, fx.GraphModule):
-        return _series(flat, module, prefix, given, inline, repeat)
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return _inlined(flat, module, prefix, dict(zip(inputs, given, strict=True)), inline, repeat)
+        result = _series(flat, module, prefix, given, inline, repeat)
+    else:
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        result = _inlined(flat, module, prefix, dict(zip(inputs, given, strict=True)), inline, repeat)
+    flat.callers.pop()
+    return result
 
 
 def _series(
@@ -173,7 +185,7 @@ def _series(
         if not inline(path, inner):
             value = flat.graph.call_module(".".join(path), (value,))
             value.meta.update(notes.get(name, {}))
-            flat.inside[value] = flat.placed[value] = prefix
+            flat.note(value, prefix, prefix)
         else:
             value = _expanded(flat, inner, path, [value], inline, notes.get(name, {}).get(REPEAT))
     return value

@@ -72,6 +72,7 @@ def nest(
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed
     assign(program, declared)
+    _name_root(program)
     if program.containers == {()} and _is_numbered(module.graph):
         return {"blocks": {}, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
     partition = divide(program)
@@ -81,7 +82,6 @@ def nest(
     _name_shared(tree["flat"], elsewhere, callers)
     _list_modules(partition)
     _order_modules(partition)
-    _name_root(program)
     return tree | notes
 
 

@@ -11,6 +11,7 @@ from torch import fx
 
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
+from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of, without_call_number
 from onnx2nn.fx.module_tree import put_module, remove
@@ -35,7 +36,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
        values belongs to the container of all calls that use these;
     4. an activation in a container of numbered modules, which has no forward of its own, belongs to the last of them.
 
-    The second and later calls of a container have paths of their own (`repeats`).
+    The second and later calls of a container have paths of their own (`repeats`), and so have calls in it by others
+    (`outside_calls`).
 
     Args:
         program: its `scope` is filled.
@@ -49,6 +51,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.take_apart()
     owners.end_lists()
     owners.move_layers()
+    separate_outside(program, declared)
     separate(program)
     owners.read_weights()
 

@@ -11,15 +11,15 @@ from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
 from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path
 
-_MARK = "."
+MARK = "."
 """Before the number of a call in a step of a path; no name of a module can have it."""
 
 
 def module_path(path: Path) -> Path:
     """Returns the path of the module that is called at `path`, in which steps may have numbers of calls."""
     for step in path:
-        if _MARK in step:
-            return tuple(step.partition(_MARK)[0] for step in path)
+        if MARK in step:
+            return tuple(step.partition(MARK)[0] for step in path)
     return path
 
 
@@ -40,7 +40,8 @@ def separate(program: Scoped) -> None:
         elif node.op == "get_attr" and not program.is_movable(node):
             used[path_of(node.target)] += len(node.users)
     shared = {path[:end] for path, count in used.items() if count > 1 for end in range(1, len(path))}
-    weightless = program.containers - {path[:end] for path in used for end in range(len(path))}
+    containers = set(map(module_path, program.containers))
+    weightless = containers - {path[:end] for path in used for end in range(len(path))}
     repeated = shared | {path[:end] for path in weightless for end in range(1, len(path) + 1)}
     if not repeated:
         return
@@ -64,7 +65,7 @@ def separate(program: Scoped) -> None:
                 size = _run(group, signatures)
             for number in range(len(group) // size):
                 call = [inside[position] for position in group[number * size : (number + 1) * size]]
-                alias = path if not number else (*around, f"{path[-1]}{_MARK}{number}")
+                alias = path if not number else (*around, f"{path[-1]}{MARK}{number}")
                 if number:
                     _move(program, call, alias)
                 pending.append((alias, call))

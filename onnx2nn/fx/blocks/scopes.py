@@ -21,8 +21,8 @@ from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
 
-_CALL_NUMBER = re.compile(r"_\d+$")
-"""What torch's older exporter adds to the name of a module for its second and later calls."""
+_CALL_NUMBER = re.compile(r"_[1-9]\d*$")
+"""What torch's older exporter adds to the name of a module for its second and later calls: `_1`, `_2`."""
 
 
 def without_call_number(name: str) -> str:
@@ -243,6 +243,12 @@ def declared_class(node: fx.Node) -> str:
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
     return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
+
+
+def noted_modules(node: fx.Node) -> list[Path]:
+    """Returns the modules around a node, the outermost first, as torch's newer exporter notes them; else none."""
+    scopes = _metadata(node, "scopes")[:-1]
+    return [*map(path_of, scopes)] if scopes and not scopes[0].startswith("_") else []
 
 
 def step_name(step: str) -> str:

@@ -37,8 +37,11 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
     groups: dict[Path, list[fx.Node]] = {}
     for node, path in declared.items():
         groups.setdefault(called.of(path), []).append(node)
+    callers = {path[:end] for path in groups for end in range(1, len(path))}
     made: dict[Path, Made] = {}
     for path, nodes in groups.items():
+        if path in callers:
+            continue  # a module that calls others
         first = _author_module(nodes[0])
         if first is None or any(_author_module(other) != first for other in nodes[1:]):
             continue

@@ -1,0 +1,96 @@
+"""Calls of a module's parts by others than that module: `self.encoder.embed(x)` beside `self.encoder(x)`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence, Set
+
+from torch import fx
+
+from onnx2nn.fx.blocks.repeats import MARK
+from onnx2nn.fx.blocks.scopes import Scoped, noted_modules, path_of, without_call_number
+from onnx2nn.ground.naming import split_scopes
+from onnx2nn.importing.regions import Path
+
+
+def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
+    """Gives such calls paths of their own: `encoder.outside` instead of `encoder`, as one step.
+
+    They are no calls of the module around the part, whose forward would get them otherwise. A module that no one calls,
+    as a list or a holder of parts, has no forward to keep them out of.
+
+    Args:
+        program: its `scope` is changed, and its `containers` get the new paths.
+        declared: the modules of calls.
+    """
+    found: dict[fx.Node, set[Path]] = {}
+    for node in program.graph.nodes:
+        if program.scope.get(node) and (passed := _passed(node, declared.get(node))):
+            found[node] = passed
+    called = _called(program.graph) if found else frozenset()
+    for node, passed in found.items():
+        path, around = program.scope[node], passed & called
+        marked = tuple(f"{step}{MARK}outside" if path[:end] in around else step for end, step in enumerate(path, 1))
+        if marked != path:
+            program.scope[node] = marked
+            program.containers |= {marked[:end] for end in range(1, len(marked) + 1)}
+
+
+def _passed(node: fx.Node, declared: Path | None) -> set[Path]:
+    """Returns the paths of the modules around a call that are not among those that run then, as the file notes them."""
+    place = path_of(node.target) if node.op == "call_module" else declared or ()
+    noted = noted_modules(node)
+    if noted:
+        if noted[-1] not in (place, place[:-1]):
+            return set()  # a weight that is somewhere else
+        return {place[:end] for end in range(1, len(place))} - {*noted}
+    running = _running(_scopes(node), place)
+    return {place[:end] for end in range(1, len(place))} - running if running else set()
+
+
+def _running(scopes: Sequence[Path], place: Path) -> set[Path]:
+    """Returns the paths in the tree of the modules around a call in a file of torch's older exporter.
+
+    The exporter leaves out of the middle of a scope what does not run: `model.attn` is the call of `model.gate.attn`.
+
+    Args:
+        scopes: the scopes around the call, the outermost first.
+        place: the path of the innermost one in the tree.
+
+    Returns:
+        No paths if the innermost scope is not at that place.
+    """
+    last = scopes[-1] if scopes else ()
+    left_out = len(place) - len(last)
+    if not last or left_out < 0:
+        return set()
+    start = next((i for i, step in enumerate(last) if not _is_call(step, place[i])), len(last))
+    if not all(map(_is_call, last[start:], place[start + left_out :])):
+        return set()
+    if start == len(last):  # what stands in the scope itself
+        return {place[: len(scope)] for scope in scopes}
+    return {place[: len(scope) + (left_out if len(scope) > start else 0)] for scope in scopes}
+
+
+def _is_call(step: str, name: str) -> bool:
+    return name in (step, without_call_number(step))
+
+
+def _called(graph: fx.Graph) -> Set[Path]:
+    """Returns the paths of all modules that run some time."""
+    found = set[Path]()
+    for node in graph.nodes:
+        found.update(noted_modules(node) or _scopes(node))
+    return found
+
+
+def _scopes(node: fx.Node) -> Sequence[Path]:
+    """Returns the modules around a call, the outermost first, as torch's older exporter writes them in its name."""
+    name: str = node.meta.get("onnx", ("", "", ""))[2]
+    return _split(name.rpartition("/")[0]) if name.startswith("/") else ()
+
+
+@functools.lru_cache(1 << 12)
+def _split(scope: str) -> tuple[Path, ...]:
+    parts = scope.split("/")
+    return tuple(tuple(split_scopes("/".join(parts[:end]))) for end in range(2, len(parts) + 1))
