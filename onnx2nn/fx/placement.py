@@ -12,12 +12,11 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.control_flow import CONTROL_FLOW
-from onnx2nn.fx.blocks.scopes import without_call_number
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tensor import Tensor
-from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.ground.naming import is_generated, split_path, without_call_number
 from onnx2nn.importing.control_flow import module_path
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name

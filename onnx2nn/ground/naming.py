@@ -16,6 +16,9 @@ DEEPEST = 64
 _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 
+_CALL_NUMBER = re.compile(r"_[1-9]\d*$")
+
+
 def identifier(name: str) -> str:
     """Returns `name` as an identifier: illegal characters replaced, never empty and never a keyword."""
     if not (name.isascii() and name.isidentifier()):
@@ -23,6 +26,14 @@ def identifier(name: str) -> str:
         if not name or name[0].isdigit():
             name = f"_{name}"
     return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def without_call_number(path: str) -> str:
+    """Returns the path of a module, or its name, which torch's older exporter numbers in its calls after the first.
+
+    `layer_1` and `layer_2` are calls of `layer`; `layer_0` is a name.
+    """
+    return _CALL_NUMBER.sub("", path)
 
 
 def _segment(name: str) -> str:

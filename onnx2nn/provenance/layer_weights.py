@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.matmul_weights import BY_PLACE
-from onnx2nn.provenance.node_places import NodePlaces, first_call
+from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
@@ -66,7 +67,7 @@ class LayerWeights:
         Returns:
             Whether it is a further call, with the values of the first one.
         """
-        keys, first = self._keys, first_call(path)
+        keys, first = self._keys, without_call_number(path)
         if first == path:
             return False
         owned = {f"{first}.{slot}": value for slot, value in slots.items()}

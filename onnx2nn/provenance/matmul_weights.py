@@ -8,8 +8,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.provenance.node_places import NodePlaces, first_call
+from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
 
 BY_PLACE = "the module that its node stands in"
@@ -71,7 +72,7 @@ class MatMulWeights:
                 add.replace_input_with(add.inputs.index(bias), keys.tie(f"{path}.{last}", bias))
         if not alone:
             return []
-        first_key = f"{first_call(path)}.weight"  # of a module without bias whose calls are numbered
+        first_key = f"{without_call_number(path)}.weight"  # of a module without bias whose calls are numbered
         if first_key in keys.author.moved:
             names.insert(0, first_key)
         return [(name, BY_PLACE) for name in (*names, f"{path}.weight")]
@@ -84,7 +85,7 @@ class MatMulWeights:
             bias: what the call adds.
             last: the last step of the bias's key.
         """
-        first, author = first_call(path), self._keys.author
+        first, author = without_call_number(path), self._keys.author
         key = f"{first}.{last}"
         return first if first != path and bias.name in (key, author.ties.get(key)) else None
 

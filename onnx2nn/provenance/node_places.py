@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import onnx_ir as ir
 
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.exporter_metadata import Place
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -50,17 +50,6 @@ class NodePlaces:
         return found
 
 
-def first_call(path: str) -> str:
-    """Returns the path that the first call of a module has in a file of torch's older exporter.
-
-    The exporter numbers the calls after it: `layer_1`, `layer_2`.
-    """
-    return _NUMBER.sub("", path)
-
-
-_NUMBER = re.compile(r"_[1-9]\d*$")
-
-
 def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     """Returns the prefixes of a node's scope that lack steps of its module's path, each with the full path.
 
@@ -72,7 +61,8 @@ def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     more = len(long) - len(short)
     if more <= 0 or start == len(short):
         return []
-    if any(other not in (one, first_call(one)) for one, other in zip(short[start:], long[start + more :], strict=True)):
+    pairs = zip(short[start:], long[start + more :], strict=True)
+    if any(other not in (one, without_call_number(one)) for one, other in pairs):
         return []
     ends = range(start + 1, len(short) + 1)
     return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]

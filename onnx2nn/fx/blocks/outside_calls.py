@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence, Set
 from torch import fx
 
 from onnx2nn.fx.blocks.repeats import MARK
-from onnx2nn.fx.blocks.scopes import Scoped, noted_modules, path_of, without_call_number
-from onnx2nn.ground.naming import split_scopes
+from onnx2nn.fx.blocks.scopes import Scoped, noted_modules, path_of
+from onnx2nn.ground.naming import split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
 
 

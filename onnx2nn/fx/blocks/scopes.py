@@ -6,7 +6,6 @@ import ast
 import functools
 import itertools
 import keyword
-import re
 import unicodedata
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -20,14 +19,6 @@ from onnx2nn.fx.module_tree import child_of, children_of, modules_of, own_buffer
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
-
-_CALL_NUMBER = re.compile(r"_[1-9]\d*$")
-"""What torch's older exporter adds to the name of a module for its second and later calls: `_1`, `_2`."""
-
-
-def without_call_number(name: str) -> str:
-    """Returns the name of a module whose call has `name` in a file of torch's older exporter: `layer` of `layer_1`."""
-    return _CALL_NUMBER.sub("", name)
 
 
 @dataclass(eq=False)

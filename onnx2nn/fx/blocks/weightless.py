@@ -10,9 +10,10 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import declared_class, step_name, without_call_number
+from onnx2nn.fx.blocks.scopes import declared_class, step_name
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
