@@ -129,6 +129,8 @@ class Walk(Generic[B]):
         builder.begin(node)
         if row.call == "subgraph":
             return self._run_region(node, row, inputs)
+        if "takes_empty" in row.traits and inputs and inputs[0] is None and node.inputs[0] is not None:
+            return None
         attributes = attribute_values(node, row, self.attributes, builder.attribute)
         if row.facts:
             attributes |= facts(self.state.plan, node, row, functools.partial(self._types, node.inputs, inputs))

@@ -24,6 +24,7 @@ Trait = Literal[
     "recurrent",
     "reduction",
     "takes_apart",
+    "takes_empty",
     "thread_dependent",
     "value_preserving",
 ]
@@ -44,6 +45,7 @@ Trait = Literal[
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.
+- `takes_empty`: its input may be an optional, and the result is empty where that is.
 - `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.
 """
