@@ -238,6 +238,8 @@ class TorchBuilder(Builder):
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Records one opaque call of the operator."""
+        if "passes_on" in row.traits and type(inputs[0]) is Opaque:
+            return inputs[0]
         arguments = self.arguments.of_operator(row, inputs)
         state = self.state
         try:
@@ -275,8 +277,9 @@ class TorchBuilder(Builder):
     def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
         """Records a call of the function's module; outputs that are known at import stay constants."""
         results = list(outputs)[: len(node.outputs)]
+        self.tracer.guards.take(body.tracer.guards)
         live = [i for i, value in enumerate(results) if is_traced(value)]
-        if live:
+        if live or body.tracer.guards.later:
             specs = tuple(getattr(results[i], "spec", None) for i in live)
             name = identifier(function.name)
             module = body.tracer.finish(tuple(results[i] for i in live), name)

@@ -191,6 +191,19 @@ class Guards(Sizes):
             assert isinstance(condition, Condition)
             self.found.append(replace(guard, condition=condition))
 
+    def take(self, inner: Guards) -> None:
+        """Takes over the guards of a function's program: it always runs, and its results may be known without it."""
+        for guard in (*inner.found, *inner.limits.values()):
+            self.facts.assume(guard.condition)
+            if _is_of_own_data(guard.condition, self._tracer.symbols):
+                self._check_now(guard)
+            elif guard.limit is None:
+                self.found.append(guard)
+            else:
+                self.limits |= dict.fromkeys(guard.condition.symbols, guard)
+        inner.found.clear()
+        inner.limits.clear()
+
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)

@@ -87,14 +87,18 @@ def _values_of_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any
     indices = _integers(indices)
     grid = np.indices(indices.shape[:-1])[:batch_dims]
     places = (*grid, *np.moveaxis(indices, -1, 0))
+    if not places:
+        return np.broadcast_to(data, (*indices.shape[:-1], *data.shape))
     return np.asarray(data[places], dtype=object)
 
 
 @op("GatherND", 12, on_shape_values=_values_of_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+    """Indices without coordinates, which the standard does not have, give all of `data`, as in ONNX Runtime."""
     if indices.ndim == 1:  # torch reads the number in an index without dimensions, which a meta tensor does not have
         return gather_nd(F, data, indices.unsqueeze(0)).squeeze(0)
-    return data[_coordinates(F, indices, data, batch_dims)]
+    coordinates = _coordinates(F, indices, data, batch_dims)
+    return data[coordinates] if coordinates else data.expand(*indices.shape[:-1], *data.shape)
 
 
 revision(gather_nd, 11, without=["batch_dims"])

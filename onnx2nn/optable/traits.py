@@ -21,10 +21,10 @@ Trait = Literal[
     "magnitude",
     "matrix_product",
     "number_by_number",
+    "passes_on",
     "recurrent",
     "reduction",
     "takes_apart",
-    "takes_empty",
     "thread_dependent",
     "value_preserving",
 ]
@@ -42,10 +42,10 @@ Trait = Literal[
 - `magnitude`: its result depends on the magnitudes of integers, not on their values modulo 2**64 alone.
 - `matrix_product`: it multiplies by a matrix of weights.
 - `number_by_number`: its body reads its inputs outside of the framework's kernels.
+- `passes_on`: its result is its input, which may also be a sequence or an optional, with or without an element.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.
-- `takes_empty`: its input may be an optional, and the result is empty where that is.
 - `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.
 """
