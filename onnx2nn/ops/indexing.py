@@ -98,7 +98,7 @@ def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     if indices.ndim == 1:  # torch reads the number in an index without dimensions, which a meta tensor does not have
         return gather_nd(F, data, indices.unsqueeze(0)).squeeze(0)
     coordinates = _coordinates(F, indices, data, batch_dims)
-    return data[coordinates] if coordinates else data.expand(*indices.shape[:-1], *data.shape)
+    return data[coordinates] if coordinates else data.expand([*indices.shape[:-1], *data.shape])
 
 
 revision(gather_nd, 11, without=["batch_dims"])
