@@ -987,3 +987,40 @@ def test_a_size_that_follows_from_a_check_of_a_call_has_no_guard() -> None:
     q, keys, mask, values = inputs
     torch.testing.assert_close(y, torch.softmax(q @ keys + mask, -1) @ values)
     assert z.tolist() == mask.flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = own.Places (x)",
+        """w = If (chosen) <
+            then_branch = t () => (int64[1, 2] u) { u = Constant <value = int64[1, 2] {0, 1}> () },
+            else_branch = e () => (int64[1, p] v) { s = Shape (x)  v = NonZero (s) }
+        >
+        y = Shape (w)""",
+        """w = Loop (trips, "") <body = b (int64 i, bool c) => (bool d, int64[1, p] v) {
+            d = Identity (c)
+            s = Shape (x)
+            v = NonZero (s)
+        }>
+        y = Shape (w)""",
+    ],
+    ids=["function", "If", "Loop"],
+)
+def test_what_is_checked_inside_of_a_call_is_checked_where_nothing_else_of_the_call_is_left(nodes: str) -> None:
+    """The results of the function, and the shapes of the others, are numbers in the module."""
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[3, n] x, bool chosen, int64 trips) => (int64[a, b] z) <int64[2] rows = {{1, -1}}> {{
+            {nodes}
+            z = Reshape (y, rows)
+        }}
+        <domain: "own", opset_import: ["": 17]> Places (a) => (c) {{ s = Shape (a)  c = NonZero (s) }}""")
+    module = onnx2nn.load(model)
+    others = (torch.tensor(False), torch.tensor(2))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    given = {"x": np.zeros((3, 2), np.float32), "chosen": np.array(False), "trips": np.array(2)}
+    (expected,) = session.run(None, {value.name: given[value.name] for value in session.get_inputs()})
+    np.testing.assert_array_equal(module(torch.zeros(3, 2), *others).numpy(), expected)
+    with pytest.raises(ValueError, match=r"n != 0 is needed by node '\w+' \(NonZero\)"):
+        module(torch.zeros(3, 0), *others)

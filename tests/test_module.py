@@ -129,6 +129,27 @@ def test_outputs_that_no_node_makes(names: list[str]) -> None:
     assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
 
 
+def test_an_empty_optional_may_be_passed_on() -> None:
+    """It is no input that is missing."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18]>
+        g (float[n] x, bool b) => (optional(float[n]) y, bool inside, bool outside) {
+            empty = Optional <type = float[n]> ()
+            y = Identity (empty)
+            chosen = If (b) <
+                then_branch = t () => (optional(float[n]) t) { t = Identity (empty) },
+                else_branch = e () => (optional(float[n]) e) { e = Optional (x) }
+            >
+            inside = OptionalHasElement (chosen)
+            outside = OptionalHasElement (y)
+        }""")
+    module = onnx2nn.load(model)
+    for chosen in (False, True):
+        empty, inside, outside = module(torch.zeros(2), torch.tensor(chosen))
+        assert empty is None
+        assert (bool(inside), bool(outside)) == (not chosen, False)
+
+
 def test_without_inputs_back_to_onnx(tmp_path: Path) -> None:
     model = onnx2nn.load(
         onnx.parser.parse_model("""

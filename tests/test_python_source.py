@@ -323,6 +323,24 @@ def test_functions_of_the_file_are_classes(tmp_path: Path) -> None:
     _check(onnx2nn.load(model), tmp_path, (torch.randn(2, 3),))
 
 
+def test_writing_a_loop_in_front_of_a_function_moves_no_module(tmp_path: Path) -> None:
+    """Only the function uses what the Loop gives; a call without a name would belong to it."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18, "own": 1]>
+        g (float[n] x) => (float[n] z) <int64 trips = {2}> {
+            y = Loop (trips, "", x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w) {
+                d = Identity (c)
+                w = Add (v, x)
+            }>
+            z = own.Twice (y)
+        }
+        <domain: "own", opset_import: ["": 18]> Twice (a) => (b) { b = Add (a, a) }""")
+    module = onnx2nn.load(model)
+    before = [name for name, _ in module.named_modules()]
+    _check(module, tmp_path, (torch.randn(3),))
+    assert [name for name, _ in module.named_modules()] == before
+
+
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_branches_and_loops(name: str, tmp_path: Path) -> None:
     """Their graphs are classes; the modules that run them are written too."""

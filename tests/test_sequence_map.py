@@ -104,3 +104,17 @@ def test_the_body_reads_values_around_it(body: str, sequence: str, opset: int, t
     for lengths in ([1, 3], [2, 2], [1, 1, 1]):
         x = torch.linspace(-1, 3, sum(lengths))
         check_against_onnxruntime(path, module, (x, torch.tensor(lengths)))
+
+
+def test_a_sequence_may_pass_through_an_identity_in_a_function() -> None:
+    """The file declares no types of values in functions."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17, "own": 1]>
+        maps (seq(float[N]) x) => (seq(float[N]) y) { y = own.Twice (x) }
+        <domain: "own", opset_import: ["": 17]> Twice (a) => (c) {
+            b = Identity (a)
+            c = SequenceMap (b) <body = each (float[M] item) => (float[M] sum) { sum = Add (item, item) }>
+        }""")
+    )
+    assert [item.tolist() for item in module([torch.tensor([1.0]), torch.tensor([2.0, 3.0])])] == [[2.0], [4.0, 6.0]]

@@ -827,3 +827,44 @@ def test_what_is_empty_along_the_axis_of_a_concat_has_any_sizes(rows: int) -> No
             module(*inputs)
     else:
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Gather (equal, none)",
+        "y = Slice (equal, one, one)",
+        "y = Tile (equal, zero)",
+        "e = Slice (equal, one, one) y = Concat <axis = 0> (e, e)",
+        "e = Slice (equal, one, one) y = Reshape (e, zero)",
+        "e = Slice (equal, one, one) f = Slice (shape, one, one) w = Where (e, f, f) y = Equal (w, f)",
+    ],
+)
+def test_no_comparisons_of_sizes_are_of_their_type(nodes: str) -> None:
+    """No element tells then that they are truths."""
+    text = f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, m] x) => (bool[k] y) <int64[0] none = {{}}, int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+            shape = Shape (x)
+            equal = Equal (shape, one)
+            {nodes}
+        }}"""
+    model, inputs = parser.parse_model(text), (torch.zeros(2, 3),)
+    found = run(onnx2nn.load(model), inputs)
+    assert found[0].dtype == torch.bool
+    check_same(found, run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+
+
+def test_a_choice_of_no_sizes_has_the_type_of_what_is_chosen() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, m] x) => (int64[k] y) <int64[1] one = {1}> {
+            shape = Shape (x)
+            none = Slice (shape, one, one)
+            equal = Equal (none, none)
+            y = Where (equal, none, none)
+        }""")
+    inputs = (torch.zeros(2, 3),)
+    found = run(onnx2nn.load(model), inputs)
+    assert found[0].dtype == torch.int64
+    check_same(found, run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")

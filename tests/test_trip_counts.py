@@ -167,3 +167,28 @@ def test_a_body_may_declare_its_number_with_one_dimension(tmp_path: Path) -> Non
     path = tmp_path / "rows.onnx"
     onnx.save(onnx.parser.parse_model(text), str(path))
     check_against_onnxruntime(path, onnx2nn.load(path), INPUTS[0])
+
+
+def test_a_function_may_give_the_number_and_the_condition(tmp_path: Path) -> None:
+    """What it gives is known at import, as a number of the file is."""
+    text = """
+    <ir_version: 8, opset_import: ["": 18, "own": 1]>
+    counted (float[rows, 3] x) => (float[n, rows, 3] y, int64[3] sizes) {
+        limit, going = own.Limit (x)
+        y = Loop (limit, going) <body = body (int64 round, bool going) => (bool goes_on, float[k, 3] row) {
+            goes_on = Identity (going)
+            number = Cast <to = 1> (round)
+            row = Add (x, number)
+        }>
+        sizes = Shape (y)
+    }
+    <domain: "own", opset_import: ["": 18]> Limit (a) => (limit, going) {
+        limit = Constant <value = int64 {2}> ()
+        going = Constant <value = bool {1}> ()
+    }
+    """
+    path = tmp_path / "counted.onnx"
+    onnx.save(onnx.parser.parse_model(text), str(path))
+    module = onnx2nn.load(path)
+    check_against_onnxruntime(path, module, INPUTS[0])
+    check_travels(module, INPUTS[0], travels=("torch.export", "torch.compile"))

@@ -14,6 +14,7 @@ from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.constants import Constant, onnx_type
 from onnx2nn.fx.exportable import ExportableModule
+from onnx2nn.fx.guards import take_guards
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.placement import NamedPlacement
@@ -275,14 +276,14 @@ class TorchBuilder(Builder):
     def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
         """Records a call of the function's module; outputs that are known at import stay constants."""
         results = list(outputs)[: len(node.outputs)]
+        take_guards(self.tracer, body.tracer)
         live = [i for i, value in enumerate(results) if is_traced(value)]
-        if live:
+        if live or body.tracer.guards.later:
             specs = tuple(getattr(results[i], "spec", None) for i in live)
             name = identifier(function.name)
             module = body.tracer.finish(tuple(results[i] for i in live), name)
             values = self.tracer.call_module([name], module, tuple(body.tracer.captured), specs)
-            for i, value in zip(live, values, strict=True):
-                results[i] = value
+            results = [dict(zip(live, values, strict=True)).get(i, value) for i, value in enumerate(results)]
         return results
 
 

@@ -179,7 +179,7 @@ class Guards(Sizes):
     def _guard(self, condition: Condition, reason: str) -> None:
         guard = Guard(_as_range(condition, self.facts), reason, self._tracer.meta.get("onnx", ()))
         if _is_of_own_data(condition, self._tracer.symbols):
-            self._check_now(guard)
+            self.check_now(guard)
         else:
             self.found.append(guard)
 
@@ -262,7 +262,7 @@ class Guards(Sizes):
             self.facts.narrow(symbol, (least, most))
             guard = Guard(bound, _LIMIT, self._tracer.meta.get("onnx", ()), limit=most)
             if symbol in self._tracer.symbols.own:
-                self._check_now(guard)
+                self.check_now(guard)
             else:
                 self.limits[symbol] = guard
 
@@ -333,9 +333,25 @@ class Guards(Sizes):
             for guard in guards:
                 _check(self._tracer, guard)
 
-    def _check_now(self, guard: Guard) -> None:
+    def check_now(self, guard: Guard) -> None:
+        """Records a check where nodes are recorded now."""
         self.later.append(replace(guard, at_entry=False))
         _check(self._tracer, guard)
+
+
+def take_guards(outer: Tracer, inner: Tracer) -> None:
+    """Moves the guards of a function's program to the one that calls it: its results may be known without the call."""
+    guards, found = outer.guards, inner.guards
+    for guard in (*found.found, *found.limits.values()):
+        guards.facts.assume(guard.condition)
+        if _is_of_own_data(guard.condition, outer.symbols):
+            guards.check_now(guard)
+        elif guard.limit is None:
+            guards.found.append(guard)
+        else:
+            guards.limits |= dict.fromkeys(guard.condition.symbols, guard)
+    found.found.clear()
+    found.limits.clear()
 
 
 def _is_of_own_data(condition: Condition, symbols: Symbols) -> bool:

@@ -57,6 +57,8 @@ def call(
     Raises:
         OperatorError: `row.results` found a shape conflict.
     """
+    if "passes_on" in row.traits and isinstance(arguments[0], Opaque):
+        return arguments[0]
     known = specs_of(tracer, row, arguments, attributes, strict)
     specs = [
         _declared(tracer, value, type_of(value), known[index] if index < len(known) else None)

@@ -274,7 +274,7 @@ class Tracer:
         """Returns the module, of class `kind` with the name `name`, whose forward computes `outputs`."""
         self.graph.output(self.argument(self.own(outputs)))
         self.guards.record()
-        _erase_unused(self.graph, self.held)
+        _erase_unused(self.graph, self.held, self.root)
         attend_batch_first(self.graph, self.root)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
@@ -322,12 +322,12 @@ def _settled(tracer: Tracer, value: Any) -> Any:
     return {name: _settled(tracer, item) for name, item in value.items()} if kind is dict else value
 
 
-def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
+def _erase_unused(graph: fx.Graph, held: HeldState, root: nn.Module) -> None:
     """Removes unused nodes, and the state and layers to which only they refer."""
     erased = []
     interface = ("placeholder", "output")
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in interface and node.target not in ASSERTIONS:
+        if not node.users and node.op not in interface and not _checks(node, root):
             erased += [node.target] if node.op in ("get_attr", "call_module") else []
             graph.erase_node(node)
     if not erased:
@@ -338,6 +338,14 @@ def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
         if path not in holders and (settled.isdisjoint(paths_around(path)) or held.is_beside(path)):
             held.remove(path)
             settled.add(path)  # its contents are removed with it
+
+
+def _checks(node: fx.Node, root: nn.Module) -> bool:
+    """Returns whether a node checks sizes, also in an inner graph, on which known shapes of its results may rely."""
+    if node.op != "call_module":
+        return node.target in ASSERTIONS
+    inner = (m for m in root.get_submodule(str(node.target)).modules() if isinstance(m, fx.GraphModule))
+    return any(inside.target in ASSERTIONS for module in inner for inside in module.graph.nodes)
 
 
 def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], bool]) -> tuple[Any, ...]:

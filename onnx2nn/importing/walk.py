@@ -105,7 +105,7 @@ class Walk(Generic[B]):
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.state.plan.find(node, version, types, self.attributes)
             if not isinstance(entry, Row):
-                return self._call_function(node, entry, inputs)
+                return [builder.settle(item) for item in self._call_function(node, entry, inputs)]
             if key is None:
                 result = self._run_row(node, entry, inputs)
             else:
@@ -129,6 +129,8 @@ class Walk(Generic[B]):
         builder.begin(node)
         if row.call == "subgraph":
             return self._run_region(node, row, inputs)
+        if "passes_on" in row.traits and inputs and inputs[0] is None and node.inputs[0] is not None:
+            return None
         attributes = attribute_values(node, row, self.attributes, builder.attribute)
         if row.facts:
             attributes |= facts(self.state.plan, node, row, functools.partial(self._types, node.inputs, inputs))

@@ -87,12 +87,18 @@ def _values_of_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any
     indices = _integers(indices)
     grid = np.indices(indices.shape[:-1])[:batch_dims]
     places = (*grid, *np.moveaxis(indices, -1, 0))
+    if not places:
+        return np.broadcast_to(data, (*indices.shape[:-1], *data.shape))
     return np.asarray(data[places], dtype=object)
 
 
 @op("GatherND", 12, on_shape_values=_values_of_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
-    return data[_coordinates(F, indices, data, batch_dims)]
+    """Indices without coordinates, which the standard does not have, give all of `data`, as in ONNX Runtime."""
+    if indices.ndim == 1:  # torch reads the number in an index without dimensions, which a meta tensor does not have
+        return gather_nd(F, data, indices.unsqueeze(0)).squeeze(0)
+    coordinates = _coordinates(F, indices, data, batch_dims)
+    return data[coordinates] if coordinates else data.expand([*indices.shape[:-1], *data.shape])
 
 
 revision(gather_nd, 11, without=["batch_dims"])
@@ -339,7 +345,7 @@ def _values_of_where(condition: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 
 
-@op("Where", 9, on_shape_values=_values_of_where, traits=BINARY)
+@op("Where", 9, on_shape_values=_values_of_where, typed_by="X", traits=BINARY)
 def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
     """PyTorch up to 1.1 has no bool and casts conditions to uint8."""
     return F.where(condition if condition.dtype == F.bool else condition != 0, X, Y)
@@ -356,7 +362,7 @@ def _values_of_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1)
     return _values_of_where(either(equal(places, classes), equal(places, classes - depth)), on, off)
 
 
-@op("OneHot", 9, static=["depth"], on_shape_values=_values_of_one_hot)
+@op("OneHot", 9, static=["depth"], on_shape_values=_values_of_one_hot, typed_by="values")
 def one_hot(F: Any, indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     """An index out of range gives a row of `off_value`; a negative index counts from the back."""
     depth = scalar(depth)

@@ -510,7 +510,7 @@ def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
     return tile(F, input, repeats)
 
 
-@op("Identity", 1, on_shape_values=lambda input: input, traits=UNARY | {"value_preserving"})
+@op("Identity", 1, on_shape_values=lambda input: input, traits=UNARY | {"passes_on", "value_preserving"})
 def identity(F: Any, input: Any) -> Any:
     return input
 

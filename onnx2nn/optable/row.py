@@ -156,7 +156,7 @@ class Row:
         numbers: inputs that are passed as a Python number where they are one known number (0-D), else as tensors.
         on_shape_values: the operator on shape values: numpy object arrays of Python numbers, symbolic numbers or
             strings, with the body's signature without `F`. A resulting object array has the dtype of
-            the first input (bools are bool); `Typed` states another dtype.
+            `typed_by` (bools are bool); `Typed` states another dtype.
         reads_shape: whether the operator reads its input's shape alone; `on_shape_values` then takes the tensor itself.
         call: the form of the operator's nodes in a module, see `Call`.
         random: whether two calls with equal inputs differ; such a row is never evaluated at import.
@@ -165,6 +165,7 @@ class Row:
             equal names are equal sizes.
         traits: properties of the operator, see `Trait`.
         sized_by: the input that holds the size of the result, or its end.
+        typed_by: the input whose dtype the results of `on_shape_values` have; the first one if left out.
         buffers: inputs of which torch has no gradient; constants of the file that are given there are no parameters.
         lookups: inputs of indices, with the tables that they index; examples of such inputs stay inside the tables.
         float_form: of a quantised operator: the corresponding float operator.
@@ -187,6 +188,7 @@ class Row:
     counts: frozenset[str] = frozenset()
     traits: frozenset[Trait] = frozenset()
     sized_by: str = ""
+    typed_by: str = ""
     buffers: frozenset[str] = frozenset()
     lookups: tuple[Lookup, ...] = ()
     float_form: FloatForm | None = None
@@ -226,6 +228,11 @@ class Row:
     def size_position(self) -> int | None:
         """The position of the input `sized_by`."""
         return self._names.index(self.sized_by) if self.sized_by else None
+
+    @functools.cached_property
+    def type_position(self) -> int:
+        """The position of the input `typed_by`."""
+        return self._names.index(self.typed_by) if self.typed_by else 0
 
     def is_static(self, position: int) -> bool:
         """Returns whether an input is in `static`."""

@@ -60,8 +60,8 @@ def evaluate(
     if row.reads_shape:
         return ShapeValues(results, np.dtype(np.int64))
     if isinstance(results, tuple) and not isinstance(results, Typed):
-        return tuple(_shape_values(array, dtypes) for array in results)
-    return _shape_values(results, dtypes)
+        return tuple(_shape_values(array, dtypes[row.type_position]) for array in results)
+    return _shape_values(results, dtypes[row.type_position])
 
 
 def _check_count(row: Row, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
@@ -75,7 +75,7 @@ def _check_count(row: Row, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         raise NeedsValues("large arrays")
 
 
-def _shape_values(array: Any, dtypes: Sequence[Any]) -> ShapeValues:
+def _shape_values(array: Any, dtype: np.dtype[Any]) -> ShapeValues:
     if isinstance(array, Typed):
         return ShapeValues(np.asarray(array.array, dtype=object), array.dtype)
     array = np.asarray(array)
@@ -84,7 +84,6 @@ def _shape_values(array: Any, dtypes: Sequence[Any]) -> ShapeValues:
     kinds = {kind_of(number) for number in array.flat}
     if kinds == {"b"}:
         return ShapeValues(array, np.dtype(bool))
-    dtype = next(d for d in dtypes if d is not None and d != np.dtype(bool))
     if np.issubdtype(dtype, np.integer) and "f" in kinds:
         dtype = np.dtype(np.float32)
     return ShapeValues(array, dtype)

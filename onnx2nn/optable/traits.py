@@ -21,6 +21,7 @@ Trait = Literal[
     "magnitude",
     "matrix_product",
     "number_by_number",
+    "passes_on",
     "recurrent",
     "reduction",
     "takes_apart",
@@ -41,6 +42,7 @@ Trait = Literal[
 - `magnitude`: its result depends on the magnitudes of integers, not on their values modulo 2**64 alone.
 - `matrix_product`: it multiplies by a matrix of weights.
 - `number_by_number`: its body reads its inputs outside of the framework's kernels.
+- `passes_on`: its result is its input, which may also be a sequence or an optional, with or without an element.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.

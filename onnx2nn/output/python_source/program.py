@@ -62,7 +62,9 @@ def _read(module: fx.GraphModule, inlined: Inlined) -> Program:
     for node in flat.graph.nodes:
         if node.op == "call_module":
             _read_bodies(program, path_of(node.target))
-    assign(program, flat.placed)
+    # The layers of an imported module have their places; `assign` would move an If or a Loop that has no name.
+    layers = {node: path_of(node.target)[:-1] for node in flat.graph.nodes if node.op == "call_module"}
+    assign(program, {**flat.placed, **layers})
     return program
 
 
