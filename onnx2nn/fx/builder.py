@@ -283,7 +283,8 @@ class TorchBuilder(Builder):
             name = identifier(function.name)
             module = body.tracer.finish(tuple(results[i] for i in live), name)
             values = self.tracer.call_module([name], module, tuple(body.tracer.captured), specs)
-            results = [dict(zip(live, values, strict=True)).get(i, value) for i, value in enumerate(results)]
+            for i, value in zip(live, values, strict=True):
+                results[i] = value
         return results
 
 
