@@ -277,12 +277,11 @@ class TorchBuilder(Builder):
         """Records a call of the function's module; outputs that are known at import stay constants."""
         results = list(outputs)[: len(node.outputs)]
         take_guards(self.tracer, body.tracer)
-        live = [i for i, value in enumerate(results) if is_traced(value)]
+        live = {i: getattr(value, "spec", None) for i, value in enumerate(results) if is_traced(value)}
         if live or body.tracer.guards.later:
-            specs = tuple(getattr(results[i], "spec", None) for i in live)
             name = identifier(function.name)
             module = body.tracer.finish(tuple(results[i] for i in live), name)
-            values = self.tracer.call_module([name], module, tuple(body.tracer.captured), specs)
+            values = self.tracer.call_module([name], module, tuple(body.tracer.captured), tuple(live.values()))
             for i, value in zip(live, values, strict=True):
                 results[i] = value
         return results
