@@ -25,7 +25,7 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
     """
     found: dict[fx.Node, set[Path]] = {}
     for node in program.graph.nodes:
-        if program.scope.get(node) and (passed := _passed(node, declared.get(node))):
+        if program.scope.get(node) and (passed := _passed(node, declared.get(node), program.containers)):
             found[node] = passed
     called = _called(program.graph) if found else frozenset()
     for node, passed in found.items():
@@ -36,19 +36,25 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
             program.containers |= {marked[:end] for end in range(1, len(marked) + 1)}
 
 
-def _passed(node: fx.Node, declared: Path | None) -> set[Path]:
-    """Returns the paths of the modules around a call that are not among those that run then, as the file notes them."""
+def _passed(node: fx.Node, declared: Path | None, containers: Set[Path]) -> set[Path]:
+    """Returns the paths of the modules around a call that are not among those that run then, as the file notes them.
+
+    Args:
+        node: the call.
+        declared: the module that the file declares for it.
+        containers: all modules that hold others or weights.
+    """
     place = path_of(node.target) if node.op == "call_module" else declared or ()
     noted = noted_modules(node)
     if noted:
         if noted[-1] not in (place, place[:-1]):
             return set()  # a weight that is somewhere else
         return {place[:end] for end in range(1, len(place))} - {*noted}
-    running = _running(_scopes(node), place)
+    running = _running(_scopes(node), place, containers)
     return {place[:end] for end in range(1, len(place))} - running if running else set()
 
 
-def _running(scopes: Sequence[Path], place: Path) -> set[Path]:
+def _running(scopes: Sequence[Path], place: Path, containers: Set[Path]) -> set[Path]:
     """Returns the paths in the tree of the modules around a call in a file of torch's older exporter.
 
     The exporter leaves out of the middle of a scope what does not run: `model.attn` is the call of `model.gate.attn`.
@@ -56,9 +62,10 @@ def _running(scopes: Sequence[Path], place: Path) -> set[Path]:
     Args:
         scopes: the scopes around the call, the outermost first.
         place: the path of the innermost one in the tree.
+        containers: all modules that hold others or weights.
 
     Returns:
-        No paths if the innermost scope is not at that place.
+        No paths if the innermost scope is not at that place, nor a call of what stands there by another module.
     """
     last = scopes[-1] if scopes else ()
     left_out = len(place) - len(last)
@@ -66,7 +73,8 @@ def _running(scopes: Sequence[Path], place: Path) -> set[Path]:
         return set()
     start = next((i for i, step in enumerate(last) if not _is_call(step, place[i])), len(last))
     if not all(map(_is_call, last[start:], place[start + left_out :])):
-        return set()
+        is_shared = last[:-1] in containers and _is_call(last[-1], place[-1])
+        return {place, *(place[:end] for end in range(1, start + 1))} if is_shared else set()
     if start == len(last):  # what stands in the scope itself
         return {place[: len(scope)] for scope in scopes}
     return {place[: len(scope) + (left_out if len(scope) > start else 0)] for scope in scopes}
