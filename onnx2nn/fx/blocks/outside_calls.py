@@ -9,7 +9,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.repeats import MARK
 from onnx2nn.fx.blocks.scopes import Scoped, noted_modules, path_of
-from onnx2nn.ground.naming import split_scopes, without_call_number
+from onnx2nn.ground.naming import DEEPEST, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
 
 
@@ -100,5 +100,7 @@ def _scopes(node: fx.Node) -> Sequence[Path]:
 
 @functools.lru_cache(1 << 12)
 def _split(scope: str) -> tuple[Path, ...]:
-    parts = scope.split("/")
+    parts = scope.split("/", DEEPEST + 2)
+    if len(parts) > DEEPEST + 1:
+        return ()  # the tree has no place as deep
     return tuple(tuple(split_scopes("/".join(parts[:end]))) for end in range(2, len(parts) + 1))
