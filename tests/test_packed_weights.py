@@ -139,6 +139,19 @@ def test_packed_weights_compute_what_onnx_runtime_does(product: Product, level: 
                for value in packed.values())  # fmt: skip
 
 
+@settings(REPEATABLE, max_examples=40)
+@given(st.integers(0, 999), st.sampled_from([16, 32, 64, 128, 256]), st.sampled_from([4, 8]))
+def test_activations_at_a_half_of_a_step_fall_as_onnx_runtimes(seed: int, block: int, bits: int) -> None:
+    """Each is the number nearest to a half of a step, where the last bit of each operation decides."""
+    product = Product(40, 2 * block, block, bits, "absent", False, False, False, seed)
+    x = product.x(64).reshape(64, 2, block)
+    largest = np.abs(x).max(-1, keepdims=True)
+    halves = (np.floor(x * 127 / largest) + np.float32(0.5)) * largest / np.float32(127)
+    x = np.where(np.abs(x) == largest, x, halves).astype(np.float32).reshape(64, -1)
+    model = product.model(4)
+    _check(onnx2nn.load(model)(torch.from_numpy(x)), _reference(model, x))
+
+
 @pytest.mark.pinned("onnxruntime")  # 1.23 has no kernel for 2 bits
 @settings(REPEATABLE, max_examples=150)
 @given(products(), st.sampled_from([0, 4]))
