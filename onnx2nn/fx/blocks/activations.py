@@ -1,4 +1,4 @@
-"""Functions of one tensor that are modules of `torch.nn` too: activations, pools, flattening."""
+"""Functions of one tensor that are modules of `torch.nn` too: activations, pools, flattening, padding, resizing."""
 
 from __future__ import annotations
 
@@ -21,27 +21,87 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
 }  # fmt: skip
 """Functions of one tensor that are modules too, whose other arguments have the same names and order."""
 
+_OTHERS: dict[Any, type[nn.Module]] = {
+    torch.softmax: nn.Softmax, torch.log_softmax: nn.LogSoftmax, F.interpolate: nn.Upsample, F.fold: nn.Fold,
+    torch.pixel_shuffle: nn.PixelShuffle, torch.pixel_unshuffle: nn.PixelUnshuffle,
+}  # fmt: skip
+"""Likewise, with arguments that some modules lack, or sizes that a program computes."""
 
-def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
+Module = tuple[type[nn.Module], dict[str, Any]]
+"""The class of a module and the arguments of its constructor."""
+
+
+def module_of(node: fx.Node) -> Module | None:
     """Returns the module that does the same as a function call, with its constructor's arguments; None for others."""
     if node.target is torch.clamp and len(node.args) == 3 and all(isinstance(bound, float) for bound in node.args[1:]):
         low, high = node.args[1:]
         return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
     if node.target == "flatten":
         return nn.Flatten, {"start_dim": 0, **dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))}
-    kind: Any = ACTIVATIONS.get(node.target)
+    if node.target is F.pad:
+        return _pad(**_options(F.pad, node))
+    if node.target in _NORMS:
+        return _norm(_NORMS[node.target], _options(node.target, node))
+    kind: Any = ACTIVATIONS.get(node.target) or _OTHERS.get(node.target)
     if kind is None:
         return None
-    options = {**dict(zip(_parameters(kind), node.args[1:], strict=False)), **node.kwargs}
-    return kind, {name: _one_of(value) if kind in _POOLS else value for name, value in options.items()}
+    options = _options(kind, node)
+    if not options.keys() <= set(_parameters(kind)):
+        return None
+    return kind, {name: _one_of(value) if name in _PER_AXIS else value for name, value in options.items()}
+
+
+_PER_AXIS = ("kernel_size", "stride", "padding", "dilation")
+"""Arguments that authors write as one number where all axes share it."""
+
+
+def _options(function: Any, node: fx.Node) -> dict[str, Any]:
+    """Returns the arguments of a call behind the tensor, by the names that a class or function gives them."""
+    names = _parameters(function)
+    return {**dict(zip(names if isinstance(function, type) else names[1:], node.args[1:], strict=False)), **node.kwargs}
+
+
+def _pad(pad: list[int], mode: str = "constant", value: float | None = None) -> Module | None:
+    rank = len(pad) // 2
+    if rank not in (1, 2, 3):
+        return None
+    options = {"padding": pad[0] if len(set(pad)) == 1 else tuple(pad)}
+    if mode == "constant" and value:
+        return getattr(nn, f"ConstantPad{rank}d"), options | {"value": value}
+    return getattr(nn, f"{_PADS[mode]}{rank}d"), options
+
+
+_PADS = {"constant": "ZeroPad", "reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}
+"""Modes of `F.pad`, and how the names of their modules begin."""
+
+
+def _norm(kind: type[nn.Module], options: dict[str, Any]) -> Module | None:
+    """Returns a normalisation without weights over the last dimensions."""
+    if options.pop("weight", None) is not None or options.pop("bias", None) is not None:
+        return None
+    return kind, options | {"elementwise_affine": False}
+
+
+_NORMS: dict[Any, type[nn.Module]] = {F.layer_norm: nn.LayerNorm, F.rms_norm: nn.RMSNorm}
 
 
 _POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 
-NO_ACTIVATIONS = (nn.Flatten, *ADAPTIVE_POOLS, *_POOLS)
-"""Modules of `ACTIVATIONS`, and what `module_of` adds, that change the shape."""
+NO_ACTIVATIONS = (
+    nn.Flatten,
+    nn.Fold,
+    nn.PixelShuffle,
+    nn.PixelUnshuffle,
+    nn.Upsample,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    *(getattr(nn, f"{name}{rank}d") for name in (*_PADS.values(), "ConstantPad") for rank in (1, 2, 3)),
+    *ADAPTIVE_POOLS,
+    *_POOLS,
+)
+"""Modules of `module_of` that are no functions of each element, or of one row."""
 
 
 def _one_of(value: Any) -> Any:

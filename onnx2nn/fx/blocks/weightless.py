@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from typing import Any
 
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
+from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, step_name
 from onnx2nn.fx.graph_nodes import call_module_instead
@@ -17,9 +16,6 @@ from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
-
-Made = tuple[type[nn.Module], dict[str, Any]]
-"""The class of a module and the arguments of its constructor."""
 
 
 def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> None:
@@ -39,7 +35,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
     for node, path in declared.items():
         groups.setdefault(called.of(path), []).append(node)
     callers = {path[:end] for path in groups for end in range(1, len(path))}
-    made: dict[Path, Made] = {}
+    made: dict[Path, Module] = {}
     for path, nodes in groups.items():
         if path in callers:
             continue  # a module that calls others
@@ -63,7 +59,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
             call_module_instead(node, ".".join(place))
 
 
-def _author_module(node: fx.Node) -> Made | None:
+def _author_module(node: fx.Node) -> Module | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
     if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
@@ -74,7 +70,10 @@ def _author_module(node: fx.Node) -> Made | None:
             spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # torch takes ints
             if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
                 return kind, {"output_size": 1}
-    return module_of(node)
+    made, noted = module_of(node), declared_class(node)
+    if made is not None and issubclass(made[0], NO_ACTIVATIONS) and noted and not hasattr(nn, noted):
+        return None  # a class of the author's
+    return made
 
 
 def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> list[Path]:

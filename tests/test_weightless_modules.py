@@ -1,0 +1,135 @@
+"""Modules of `torch.nn` without weights, of which a file has a scope around one operator, are modules again."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from realmodels import EXPORTERS, check_same, run, seeded
+from torch import nn
+
+import onnx2nn
+
+IMAGES, ROWS = (2, 8, 4, 6), (2, 5, 8)
+
+MODULES = [
+    (nn.Softmax(-1), ROWS),
+    (nn.Softmax(1), IMAGES),
+    (nn.LogSoftmax(-1), ROWS),
+    (nn.LayerNorm(8, elementwise_affine=False), ROWS),
+    (nn.LayerNorm((5, 8), eps=1e-3, elementwise_affine=False), ROWS),
+    (nn.Upsample(scale_factor=2.0), IMAGES),
+    (nn.Upsample(scale_factor=(2.0, 3.0), mode="bilinear", align_corners=False), IMAGES),
+    (nn.PixelShuffle(2), IMAGES),
+    (nn.PixelUnshuffle(2), IMAGES),
+    (nn.ZeroPad2d(1), IMAGES),
+    (nn.ZeroPad2d((1, 0, 2, 3)), IMAGES),
+    (nn.ConstantPad1d(1, 2.0), ROWS),
+    (nn.ConstantPad3d((1, 0, 1, 0, 1, 0), -1.0), (2, 3, 4, 4, 4)),
+    (nn.ReflectionPad1d((2, 1)), ROWS),
+    (nn.ReflectionPad2d(1), IMAGES),
+    (nn.ReplicationPad2d((1, 2, 0, 1)), IMAGES),
+    (nn.ReplicationPad3d(1), (2, 3, 4, 4, 4)),
+]
+
+
+class Around(nn.Module):
+    """Calls of a module between those of layers."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x * 1.5) + 0.25
+
+
+def _title(parameter: object) -> str:
+    return re.sub(r"\W+", "-", repr(parameter))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(("inner", "shape"), MODULES, ids=_title)
+def test_a_module_is_the_author_s(inner: nn.Module, shape: tuple[int, ...], exporter: str, tmp_path: Path) -> None:
+    original = Around(inner).eval()
+    first, second = (torch.randn(batch, *shape[1:]) for batch in (2, 3))
+    path = EXPORTERS[exporter](f"weightless {_title(inner)}", original, (first,), (second,))
+    module = onnx2nn.load(path)
+    assert repr(module.inner) == repr(inner)
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    for result in (module, onnx2nn.load(tmp_path / "again.onnx")):
+        for x in (first, second):
+            check_same(run(result, (x,)), run(original, (x,)), "the import")
+
+
+def test_a_fold_is_a_module() -> None:
+    """Torch's older exporter writes one for fixed sizes only."""
+    original, x = Around(nn.Fold((4, 4), 2)), torch.randn(2, 16, 9)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("weightless fold", original, (x,), (torch.randn(3, 16, 9),)))
+    assert repr(module.inner) == repr(original.inner)
+    check_same(run(module, (x,)), run(original, (x,)), "the import")
+
+
+class Resized(nn.Module):
+    """A class of the author's around one function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, scale_factor=2.0)
+
+
+def test_a_class_of_the_author_s_stays() -> None:
+    x = torch.randn(IMAGES)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("resized", Around(Resized()), (x,)))
+    assert type(module.inner).__name__ == "Resized"
+    torch.testing.assert_close(module.inner(x), Resized()(x))
+
+
+class Twice(nn.Module):
+    """One module that is called twice, and functions outside of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.shuffle = nn.Upsample(scale_factor=2.0), nn.PixelShuffle(2)
+        self.tail = nn.Sequential(
+            nn.ReflectionPad2d(1), nn.Conv2d(2, 4, 3), nn.Upsample(scale_factor=3.0), nn.Softmax(1)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.up(x) + self.up(-x.abs())
+        return self.tail(nn.functional.pad(self.shuffle(y), (1, 1)).softmax(-1))
+
+
+def _note(calls: list[str], name: str, *_: object) -> None:
+    calls.append(name)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_modules_in_lists_and_in_repeated_calls(exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = seeded(Twice).eval()
+    first, second = (torch.randn(batch, *IMAGES[1:]) for batch in (2, 3))
+    module = onnx2nn.load(EXPORTERS[exporter]("weightless twice", original, (first,), (second,)))
+    kinds = {name: type(inner) for name, inner in original.named_modules() if name}
+    assert {name: type(inner) for name, inner in module.named_modules() if name} == kinds
+    calls: list[str] = []
+    for name in ("up", "shuffle", "tail.0", "tail.2"):
+        module.get_submodule(name).register_forward_hook(functools.partial(_note, calls, name))
+    for x in (first, second):
+        check_same(run(module, (x,)), run(original, (x,)), "the import")
+    assert calls == ["up", "up", "shuffle", "tail.0", "tail.2"] * 2
+    stored = io.BytesIO()
+    torch.save(module, stored)
+    stored.seek(0)
+    check_same(run(torch.load(stored, weights_only=False), (first,)), run(original, (first,)), "unpickled")
+    onnx2nn.to_python(module, tmp_path)
+    source = (tmp_path / "model.py").read_text(encoding="utf-8")
+    assert all(f"nn.{name}(" in source for name in ("Upsample", "PixelShuffle", "ReflectionPad2d", "Softmax"))
+    spec = importlib.util.spec_from_file_location("model", tmp_path / "model.py")
+    assert spec is not None and spec.loader is not None
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    check_same(run(written.load_model(), (first,)), run(original, (first,)), "its source")
