@@ -641,7 +641,7 @@ def test_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """An exporter that drops an operator is found out before the file appears."""
     from onnx2nn.output import export
 
-    clean = export._clean
+    clean = export.clean
 
     def broken(model: Any, calls: Any) -> None:
         clean(model, calls)

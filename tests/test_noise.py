@@ -534,7 +534,7 @@ def test_an_exported_file_is_right_within_its_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_an_error_of_an_exported_file_is_found(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost bias, a moved weight or turned rows: in torch, where there is no noise, they are differences."""
-    module, clean = onnx2nn.load(onnx.parser.parse_model(CANCELLING)), export._clean
+    module, clean = onnx2nn.load(onnx.parser.parse_model(CANCELLING)), export.clean
 
     def spoilt(model: Any, calls: Any) -> None:
         clean(model, calls)

@@ -7,8 +7,7 @@ import itertools
 import operator
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,10 @@ from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.checked_sizes import tied
+from onnx2nn.output.exported_nodes import SOURCE, clean
 from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.save import endless, failed_node, held_parts, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
-from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import inputs_for
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 EXTERNAL_DATA_BYTES = 1 << 30
 """Weights of more bytes are written beside the file; protobuf ends at 2 GiB."""
 
-_SOURCE = "onnx2nn.node"
 _WIDENINGS = 6
 """How often larger examples are made where a trace holds for small sizes only."""
 
@@ -201,7 +199,7 @@ def _export(
     lost = one_sided(module, single_branches(_sample(module), tensors))
     if not lost:  # else the line names the nodes that a file holds for the example's sizes
         beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
-    _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
+    clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
         batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
         label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
@@ -289,7 +287,7 @@ def _traceable(module: Any) -> fx.GraphModule:
     for node in copied.graph.nodes:
         if node.op not in ("placeholder", "get_attr"):  # torch looks these up by name among the notes of its own calls
             notes = {key: node.meta[key] for key in ("onnx", "scopes", "classes") if key in node.meta}
-            node.meta["custom"] = {_SOURCE: notes}
+            node.meta["custom"] = {SOURCE: notes}
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())
 
@@ -330,113 +328,6 @@ def _copied_sources(values: Sequence[Any], sources: Sequence[Any], names: Sequen
     pairs = zip(values, outputs, strict=True)
     # setdefault: of a value with several names the first output has it
     return [torch.clone(value) if known.setdefault(id(value), name) != name else value for value, name in pairs]
-
-
-@timed("names and folding")
-def _clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
-    """Folds nodes that the exporter computes from numbers alone, names the nodes, and notes their modules.
-
-    Args:
-        model: changed in place.
-        calls: the exported calls by name.
-    """
-    from onnxscript import optimizer
-    from onnxscript.ir.passes.common import RemoveUnusedNodesPass
-
-    weights = set(model.graph.initializers)
-
-    def folds(node: ir.Node) -> bool | None:  # None: by the folding's own rules
-        reads = any(value is not None and value.name in weights for value in node.inputs)
-        return False if reads and node.op_type != "Shape" else None  # a weight's shape is a mere number
-
-    with contextlib.suppress(RuntimeError):  # onnxscript fails for a split into parts whose size is known at run time
-        optimizer.fold_constants(model, should_fold=folds)
-    _drop_invented_biases(model, weights)
-    RemoveUnusedNodesPass()(model)
-    _name_values(model)
-    graph = model.graph
-    sources = {node: _source(node, calls if node.graph is graph else {}) for node in graph.all_nodes()}
-    _note_modules(graph, sources)
-    _name_nodes(sources)
-
-
-def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
-    """Removes the zeros that the exporter adds to a convolution without bias: an import would hold them as a weight."""
-    for node in model.graph.all_nodes():
-        if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) == 3 and node.inputs[2] is not None:
-            bias = node.inputs[2]
-            if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
-                node.replace_input_with(2, None)
-
-
-def _name_values(model: ir.Model) -> None:
-    """Gives values between the nodes names of their own: one may have the name of an output of the file."""
-    graph = model.graph
-    fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
-    taken = Counter(value.name or "" for value in fixed)
-    for node in graph.all_nodes():
-        for value in node.outputs:
-            if value not in fixed and value.name:
-                value.name = _unused(value.name, taken)
-
-
-def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
-    """Names each node after its node in the original file; of several, the one with its operator, else the last.
-
-    Names are unique: a file that was exported here before already has names of this form.
-    """
-    groups: dict[tuple[str, str], list[ir.Node]] = {}
-    others: list[tuple[ir.Node, str]] = []
-    for node, source in sources.items():
-        if "onnx" in source:
-            _, operator, name = source["onnx"]
-            groups.setdefault((operator, name), []).append(node)
-        else:
-            others.append((node, node.name or node.op_type))
-    taken: Counter[str] = Counter()
-    for (operator, name), nodes in groups.items():
-        named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
-        named.name = _unused(name, taken)
-        others += [(node, f"{name}/{node.op_type}") for node in nodes if node is not named]
-    for node, name in others:
-        node.name = _unused(name, taken)
-
-
-def _note_modules(graph: ir.Graph, sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
-    """Notes the modules around each node and their classes as torch's exporter does, which saw a flat program.
-
-    Nodes in the graphs of others have the notes of these, of whose modules they are.
-    """
-    for node, source in sources.items():
-        for key, name in ((exporter_metadata.SCOPES, "scopes"), (exporter_metadata.CLASSES, "classes")):
-            node.metadata_props.pop(key, None)
-            if name in source and node.graph is graph:
-                node.metadata_props[key] = source[name]
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # lines of the trace, not of the author's
-
-
-def _source(node: ir.Node, calls: Mapping[str, fx.Node]) -> Mapping[str, Any]:
-    """Returns the notes on the module's call that became `node`; empty where it is not known.
-
-    Args:
-        node: of the exported model.
-        calls: the exported calls by name, which nodes note that come from a function of the exporter's.
-    """
-    call = node.meta.get("node")
-    if call is None:
-        call = calls.get(exporter_metadata.call_name(node))
-    found: Mapping[str, Any] = call.meta.get("custom", {}).get(_SOURCE, {}) if call is not None else {}
-    return found
-
-
-def _unused(name: str, taken: Counter[str]) -> str:
-    """Returns `name`, with a number behind it where it is taken, and takes it."""
-    unused = name
-    while taken[unused]:
-        unused = f"{name}_{taken[name]}"
-        taken[name] += 1
-    taken[unused] += 1
-    return unused
 
 
 @timed("writing")

@@ -1,0 +1,126 @@
+"""The nodes of an exported model: those computed from numbers alone are folded, all are named and noted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnx2nn.ground.pass_times import timed
+from onnx2nn.provenance import exporter_metadata
+
+if TYPE_CHECKING:
+    from torch import fx
+
+SOURCE = "onnx2nn.node"
+"""The key of the notes on a call of the original module, among those that torch's exporter keeps."""
+
+
+@timed("names and folding")
+def clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
+    """Folds nodes that the exporter computes from numbers alone, names the nodes, and notes their modules.
+
+    Args:
+        model: changed in place.
+        calls: the exported calls by name.
+    """
+    from onnxscript import optimizer
+    from onnxscript.ir.passes.common import RemoveUnusedNodesPass
+
+    weights = set(model.graph.initializers)
+
+    def folds(node: ir.Node) -> bool | None:  # None: by the folding's own rules
+        reads = any(value is not None and value.name in weights for value in node.inputs)
+        return False if reads and node.op_type != "Shape" else None  # a weight's shape is a mere number
+
+    with contextlib.suppress(RuntimeError):  # onnxscript fails for a split into parts whose size is known at run time
+        optimizer.fold_constants(model, should_fold=folds)
+    _drop_invented_biases(model, weights)
+    RemoveUnusedNodesPass()(model)
+    _name_values(model)
+    graph = model.graph
+    sources = {node: _source(node, calls if node.graph is graph else {}) for node in graph.all_nodes()}
+    _note_modules(graph, sources)
+    _name_nodes(sources)
+
+
+def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
+    """Removes the zeros that the exporter adds to a convolution without bias: an import would hold them as a weight."""
+    for node in model.graph.all_nodes():
+        if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) == 3 and node.inputs[2] is not None:
+            bias = node.inputs[2]
+            if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
+                node.replace_input_with(2, None)
+
+
+def _name_values(model: ir.Model) -> None:
+    """Gives values between the nodes names of their own: one may have the name of an output of the file."""
+    graph = model.graph
+    fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
+    taken = Counter(value.name or "" for value in fixed)
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value not in fixed and value.name:
+                value.name = _unused(value.name, taken)
+
+
+def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
+    """Names each node after its node in the original file; of several, the one with its operator, else the last.
+
+    Names are unique: a file that was exported here before already has names of this form.
+    """
+    groups: dict[tuple[str, str], list[ir.Node]] = {}
+    others: list[tuple[ir.Node, str]] = []
+    for node, source in sources.items():
+        if "onnx" in source:
+            _, operator, name = source["onnx"]
+            groups.setdefault((operator, name), []).append(node)
+        else:
+            others.append((node, node.name or node.op_type))
+    taken: Counter[str] = Counter()
+    for (operator, name), nodes in groups.items():
+        named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
+        named.name = _unused(name, taken)
+        others += [(node, f"{name}/{node.op_type}") for node in nodes if node is not named]
+    for node, name in others:
+        node.name = _unused(name, taken)
+
+
+def _note_modules(graph: ir.Graph, sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
+    """Notes the modules around each node and their classes as torch's exporter does, which saw a flat program.
+
+    Nodes in the graphs of others have the notes of these, of whose modules they are.
+    """
+    for node, source in sources.items():
+        for key, name in ((exporter_metadata.SCOPES, "scopes"), (exporter_metadata.CLASSES, "classes")):
+            node.metadata_props.pop(key, None)
+            if name in source and node.graph is graph:
+                node.metadata_props[key] = source[name]
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # lines of the trace, not of the author's
+
+
+def _source(node: ir.Node, calls: Mapping[str, fx.Node]) -> Mapping[str, Any]:
+    """Returns the notes on the module's call that became `node`; empty where it is not known.
+
+    Args:
+        node: of the exported model.
+        calls: the exported calls by name, which nodes note that come from a function of the exporter's.
+    """
+    call = node.meta.get("node")
+    if call is None:
+        call = calls.get(exporter_metadata.call_name(node))
+    found: Mapping[str, Any] = call.meta.get("custom", {}).get(SOURCE, {}) if call is not None else {}
+    return found
+
+
+def _unused(name: str, taken: Counter[str]) -> str:
+    """Returns `name`, with a number behind it where it is taken, and takes it."""
+    unused = name
+    while taken[unused]:
+        unused = f"{name}_{taken[name]}"
+        taken[name] += 1
+    taken[unused] += 1
+    return unused
