@@ -649,7 +649,7 @@ def test_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             if node.op_type == "Relu":
                 node.op_type = "Neg"
 
-    monkeypatch.setattr(export, "_clean", broken)
+    monkeypatch.setattr(export, "clean", broken)
     with pytest.raises(VerificationError, match="differs from the module"):
         onnx2nn.export_onnx(onnx2nn.load(onnx.parser.parse_model(SCALE)), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())

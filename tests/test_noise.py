@@ -546,6 +546,6 @@ def test_an_error_of_an_exported_file_is_found(seed: int, tmp_path: Path, monkey
         else:
             weight.const_value = ir.tensor(weight.const_value.numpy()[::-1].copy(), name="linear.weight")
 
-    monkeypatch.setattr(export, "_clean", spoilt)
+    monkeypatch.setattr(export, "clean", spoilt)
     with pytest.raises(VerificationError, match="differs from the module"):
         onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=[*_cancelling().values()])

@@ -187,7 +187,10 @@ def _export(
                 dynamo=True,
                 optimize=False,
                 verbose=False,
-                custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
+                custom_translation_table={
+                    torch.ops.aten.sort.stable: _sort_stable,
+                    torch.ops.aten.pixel_unshuffle.default: _pixel_unshuffle,
+                },
             )
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
@@ -354,6 +357,22 @@ def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool
     op: Any = opset18  # its types take no tensor of an unknown type
     size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
     return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
+
+
+def _pixel_unshuffle(self: Any, downscale_factor: int) -> Any:
+    """Writes the rearrangement of images without the exporter's reshapes of them to images and back."""
+    from onnxscript import opset18
+    from onnxscript.function_libs.torch_lib.ops.core import aten_pixel_unshuffle
+
+    if len(self.shape) != 4:
+        return aten_pixel_unshuffle(self, downscale_factor)
+    op: Any = opset18
+    factor = op.Constant(value_ints=[downscale_factor])
+    batch, channels, *image = (op.Shape(self, start=axis, end=axis + 1) for axis in range(4))
+    height, width = (op.Div(size, factor) for size in image)
+    split = op.Reshape(self, op.Concat(batch, channels, height, factor, width, factor, axis=0))
+    joined = op.Mul(channels, op.Mul(factor, factor))
+    return op.Reshape(op.Transpose(split, perm=[0, 1, 3, 5, 2, 4]), op.Concat(batch, joined, height, width, axis=0))
 
 
 def _gist(error: Exception) -> str:

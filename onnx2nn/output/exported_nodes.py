@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import onnx_ir as ir
 
 from onnx2nn.ground.pass_times import timed
@@ -39,6 +40,7 @@ def clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     with contextlib.suppress(RuntimeError):  # onnxscript fails for a split into parts whose size is known at run time
         optimizer.fold_constants(model, should_fold=folds)
     _drop_invented_biases(model, weights)
+    _drop_neutral_nodes(model)
     RemoveUnusedNodesPass()(model)
     _name_values(model)
     graph = model.graph
@@ -54,6 +56,66 @@ def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
             bias = node.inputs[2]
             if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
                 node.replace_input_with(2, None)
+
+
+def _drop_neutral_nodes(model: ir.Model) -> None:
+    """Removes the factors of 1 and the casts to the type that is there among the several nodes of one call.
+
+    The exporter writes ELU as `Elu(x * 1) * 1`, and a group normalisation with a CastLike of each weight. The only node
+    of a call stays, which its author wrote.
+    """
+    counts = Counter(exporter_metadata.call_name(node) for node in model.graph.all_nodes() if not _is_constant(node))
+    types = dict[ir.Value, ir.DataType | None]()
+    version = model.graph.opset_imports.get("", 1)
+    for node in model.graph.all_nodes():
+        for position, output in enumerate(node.outputs):
+            types[output] = output.dtype or _type_of_inputs(node, position, types, version)
+        name = exporter_metadata.call_name(node)
+        if not name or counts[name] < 2 or node.domain or node.outputs[0].is_graph_output():
+            continue
+        same = _same(node, types)
+        if same is not None:
+            ir.convenience.replace_all_uses_with(node.outputs[0], same)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and not node.domain
+
+
+def _same(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> ir.Value | None:
+    """Returns the input that the only output of a node is always equal to, None where there is none known."""
+    if node.op_type not in ("Mul", "Div", "CastLike"):
+        return None
+    first, second = node.inputs
+    if first is None or second is None:
+        return None
+    if node.op_type == "CastLike":
+        known = types.get(first, first.dtype)
+        return first if known is not None and known == types.get(second, second.dtype) else None
+    if _is_one(second):
+        return first
+    return second if node.op_type == "Mul" and _is_one(first) else None
+
+
+def _is_one(value: ir.Value) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and not tensor.shape.numpy() and bool(tensor.numpy() == 1)
+
+
+def _type_of_inputs(
+    node: ir.Node, position: int, types: Mapping[ir.Value, ir.DataType | None], version: int
+) -> ir.DataType | None:
+    """Returns the type of an output that has the type of an input by the operator's schema; None for others."""
+    if node.domain or not onnx.defs.has(node.op_type, max_inclusive_version=version):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=version)
+    if position >= len(schema.outputs):
+        return None
+    own = schema.outputs[position].type_str
+    for formal, value in zip(schema.inputs, node.inputs, strict=False):
+        if value is not None and formal.type_str == own:
+            return types.get(value, value.dtype)
+    return None
 
 
 def _name_values(model: ir.Model) -> None:

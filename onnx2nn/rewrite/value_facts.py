@@ -105,6 +105,10 @@ class ValueFacts:
             return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
         if node.op_type == "Cast":
             return self.ints(node.inputs[0])
+        source = node.inputs[0] if node.op_type == "Shape" else None
+        if source is not None and source.shape is not None:  # `rank` would come back here, again and again
+            start, end = (node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end"))
+            return [None] * len(range(len(source.shape))[start:end])
         flat = node.op_type == "Reshape" and self.ints(node.inputs[1]) in ([1], [-1])
         if node.op_type == "Unsqueeze" or (flat and node.inputs[0] is not None and self.rank(node.inputs[0]) != 1):
             return [None]

@@ -65,7 +65,7 @@ def nest(
     callers = {node: declared[node] or () for node in elsewhere}
     declared |= elsewhere
     of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
-    make_modules(module, of_torch, noted)
+    make_modules(module, of_torch, noted, specs)
     added = add_scopes(module, of_torch, noted)
     program = Scoped(module, module.graph, specs, nameless=nameless, noted=noted)
     if own is not None:

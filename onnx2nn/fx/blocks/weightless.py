@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Set
 
 from torch import fx, nn
+from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, step_name
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
+from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
 
 
-def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> None:
+def make_modules(
+    root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path], specs: Mapping[fx.Node, Spec]
+) -> None:
     """Makes modules of the calls of functions in scopes of their own, which were modules of the author's.
 
     The tree of an import is that of the weights. What the author called as a module without weights, `nn.ReLU`, is in
@@ -29,6 +33,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
         root: a flat program; its graph is changed in place.
         declared: the modules that an exporter of torch notes for calls.
         noted: the places of the modules that the newer exporter notes, see `scopes.complete_scopes`.
+        specs: shapes of the values.
     """
     called = _Called(root, noted)
     groups: dict[Path, list[fx.Node]] = {}
@@ -39,8 +44,8 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
     for path, nodes in groups.items():
         if path in callers:
             continue  # a module that calls others
-        first = _author_module(nodes[0])
-        if first is None or any(_author_module(other) != first for other in nodes[1:]):
+        first = _author_module(nodes[0], specs)
+        if first is None or any(_author_module(other, specs) != first for other in nodes[1:]):
             continue
         place = _place(root, path)
         if not place:
@@ -59,7 +64,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: 
             call_module_instead(node, ".".join(place))
 
 
-def _author_module(node: fx.Node) -> Module | None:
+def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
     if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
@@ -70,10 +75,28 @@ def _author_module(node: fx.Node) -> Module | None:
             spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # torch takes ints
             if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
                 return kind, {"output_size": 1}
-    made, noted = module_of(node), declared_class(node)
-    if made is not None and issubclass(made[0], NO_ACTIVATIONS) and noted and not hasattr(nn, noted):
+    made, noted = module_of(node) or _norm_of_channels(node, specs), declared_class(node)
+    if made is not None and issubclass(made[0], (*NO_ACTIVATIONS, *_NORMS)) and noted and not hasattr(nn, noted):
         return None  # a class of the author's
     return made
+
+
+def _norm_of_channels(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
+    """Returns a normalisation without weights whose module has the number of channels; None where that is not known."""
+    spec = specs.get(node.all_input_nodes[0])
+    if spec is None or spec.shape is None or len(spec.shape) < 2 or not isinstance(spec.shape[1], int):
+        return None
+    channels, rank = spec.shape[1], len(spec.shape) - 2
+    options = {**dict(zip(_GROUP_NORM, node.args[1:], strict=False)), **node.kwargs}
+    if node.target is F.group_norm and options.keys() <= {"num_groups", "eps"}:
+        return nn.GroupNorm, {**options, "num_channels": channels, "affine": False}
+    if node.target is F.instance_norm and options.keys() <= {"eps"} and 1 <= rank <= 3:
+        return _NORMS[rank - 1], {**options, "num_features": channels}
+    return None
+
+
+_GROUP_NORM = ("num_groups", "weight", "bias", "eps")
+_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm)
 
 
 def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> list[Path]:
