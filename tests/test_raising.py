@@ -224,11 +224,20 @@ _SEQUENCES = {
     "Hardsigmoid": 1,
 }
 _ACTIVATIONS = {"gelu(x)": 1, "approximate='tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
-_ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 1}
-_NORMS = (nn.MultiheadAttention, NonDynamicallyQuantizableLinear, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.RMSNorm)
+_ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 0}
+_NORMS = (
+    nn.MultiheadAttention,
+    NonDynamicallyQuantizableLinear,
+    nn.Linear,
+    nn.LayerNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.RMSNorm,
+)
 _IMAGES = {"GroupNorm": 2, "InstanceNorm": 1, "normalize": 1, "PixelShuffle": 1, "PixelUnshuffle": 1}
-_IMAGE_CALLS = {"functional.group_norm(": 1, "functional.instance_norm(": 1, "functional.normalize(": 1}
+_IMAGE_CALLS = {"functional.group_norm(": 0, "functional.instance_norm(": 0, "functional.normalize(": 1}
 _IMAGE_CALLS |= {"pixel_shuffle(": 1, "pixel_unshuffle(": 1}
+_IMAGE_LAYERS = (nn.GroupNorm, nn.GroupNorm, nn.InstanceNorm2d, nn.Conv2d)
 _ATTENTION = "scaled_dot_product_attention"
 _MASKS = {"is_causal=True": 1, "scale=0.3": 1, "attn_mask=scores": 2}
 
@@ -269,14 +278,14 @@ CASES = {
         _image,
         {**_IMAGES, "ChannelShuffle": 1, "pads": 1},
         _IMAGE_CALLS,
-        (nn.GroupNorm, nn.ChannelShuffle, nn.Conv2d),
+        (*_IMAGE_LAYERS, nn.ChannelShuffle),
     ),
     "images-dynamo": Case(
         lambda: Images(True),
         _image,
         {**_IMAGES, "ChannelShuffle": 2},
         _IMAGE_CALLS,
-        (nn.GroupNorm, nn.ChannelShuffle, nn.ChannelShuffle, nn.Conv2d),
+        (*_IMAGE_LAYERS, nn.ChannelShuffle, nn.ChannelShuffle),
     ),
     "attentions-torchscript": Case(
         lambda: Attentions(False), _attended, {_ATTENTION: 7}, {**_MASKS, f"{_ATTENTION}(": 7, "softmax(": 0}

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.rnn import reordered
-from onnx2nn.ops.shape import broadcast, expand, fixed, reshape
+from onnx2nn.ops.shape import broadcast, expand, fixed, reshape, split
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
 
@@ -124,6 +124,16 @@ def grouped(F: Any, X: Any, split: Any, sizes: Any) -> Any:
 @op("InstanceNorm", 1, domain=OWN)
 def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
     return F.nn.functional.instance_norm(X, eps=epsilon)
+
+
+@op("GLU", 1, domain=OWN)
+def glu(F: Any, X: Any, *, axis: int, padded: int) -> Any:
+    """The first part of X times the sigmoid of the second, as Split gives them: of an odd number some have none."""
+    size = X.shape[axis]
+    if fixed(size) and size % 2 == 0:
+        return F.nn.functional.glu(X, axis)
+    first, second = split(F, X, axis=axis, num_outputs=2 if padded else None, _outputs=2)
+    return first * F.sigmoid(second)
 
 
 @op("Normalize", 1, domain=OWN, static=["sizes"])

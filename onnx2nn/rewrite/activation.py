@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, largest_constant_rank, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
@@ -67,6 +69,24 @@ def _prelu_sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": (2, math.prod(shape), *(4, 5, 3)[: (facts.rank(match["x"]) or 2) - 2]), "slope": shape}
 
 
+def _glu(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a gated linear unit of the two parts of a Split, which are equal where the number of elements is even."""
+    split: ir.Node = match["split"]
+    axis = split.attributes["axis"].as_int() if "axis" in split.attributes else 0
+    given = len(split.inputs) > 1 or "split" in split.attributes  # other parts would not fit, or be broadcast
+    if given or len(split.outputs) != 2 or match["gate"] is not split.outputs[1]:
+        return None
+    return NewNode(f"{OWN}::GLU", (match["x"],), {"axis": axis, "padded": int("num_outputs" in split.attributes)})
+
+
+def _glu_sample(match: Match, facts: ValueFacts) -> Sample:
+    split: ir.Node = match["split"]
+    axis = split.attributes["axis"].as_int() if "axis" in split.attributes else 0
+    shape = [*(facts.shape(match["x"]) or (2, 3, 5, 4)[: max(4, axis + 1)])]
+    shape[axis] += shape[axis] % 2
+    return {"x": tuple(shape)}
+
+
 _ERF = "(Erf(x / 1.4142135623730951 | x * 0.7071067811865476) + 1)"
 _CUBE = "(x ** 3 | x * (x * x))"
 _TANH = f"(Tanh((x + {_CUBE} * 0.044715) * 0.7978845608028654) + 1)"
@@ -79,6 +99,8 @@ RULES = (
     *_rules("GELU (tanh)", _halved(_TANH), "Gelu", approximate="tanh"),
     *_rules("GELU (tanh)", _halved(_FAST_TANH), "Gelu", approximate="tanh"),
     *_rules("SiLU", ("x * Sigmoid(x)",), "Swish"),
+    Rule("GLU", parse("(split := Split(x, ...)) * Sigmoid(gate)"), _glu, _glu_sample),
+    *_rules("Softsign", ("x / (Abs(x) + 1)",), "Softsign"),
     *_rules("Mish", ("x * Tanh(Softplus(x) | Log(Exp(x) + 1))",), "Mish"),
     *_rules("Softplus", ("Where(Greater(x, 20), x, Softplus(x) | Log(Exp(x) + 1))", "Log(Exp(x) + 1)"), "Softplus"),
     *_rules(

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
 
 _OTHERS: dict[Any, type[nn.Module]] = {
     torch.softmax: nn.Softmax, torch.log_softmax: nn.LogSoftmax, F.interpolate: nn.Upsample, F.fold: nn.Fold,
-    torch.pixel_shuffle: nn.PixelShuffle, torch.pixel_unshuffle: nn.PixelUnshuffle,
+    torch.pixel_shuffle: nn.PixelShuffle, torch.pixel_unshuffle: nn.PixelUnshuffle, F.glu: nn.GLU,
 }  # fmt: skip
 """Likewise, with arguments that some modules lack, or sizes that a program computes."""
 
@@ -92,6 +92,7 @@ ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool
 NO_ACTIVATIONS = (
     nn.Flatten,
     nn.Fold,
+    nn.GLU,
     nn.PixelShuffle,
     nn.PixelUnshuffle,
     nn.Upsample,

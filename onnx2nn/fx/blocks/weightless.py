@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Set
 
@@ -13,7 +14,7 @@ from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, step_name
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
@@ -44,6 +45,8 @@ def make_modules(
     for path, nodes in groups.items():
         if path in callers:
             continue  # a module that calls others
+        sizes = [node for node in nodes if _is_size(node) and all(user in nodes for user in node.users)]
+        nodes = [node for node in nodes if node not in sizes] or nodes
         first = _author_module(nodes[0], specs)
         if first is None or any(_author_module(other, specs) != first for other in nodes[1:]):
             continue
@@ -62,11 +65,23 @@ def make_modules(
             made[place] = first
         for node in nodes:
             call_module_instead(node, ".".join(place))
+        for node in sizes:
+            if not node.users:
+                root.graph.erase_node(node)
+
+
+def _is_size(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "size"
 
 
 def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
-    if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
+    if node.op not in _FUNCTIONS or not node.all_input_nodes:
+        return None
+    others = node.all_input_nodes[1:]
+    if node.target == "reshape" and all(map(_is_size, others)):
+        return _unflatten(node, specs)
+    if others:
         return None
     if node.target == "mean":
         options = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
@@ -75,8 +90,14 @@ def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | Non
             spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # torch takes ints
             if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
                 return kind, {"output_size": 1}
-    made, noted = module_of(node) or _norm_of_channels(node, specs), declared_class(node)
-    if made is not None and issubclass(made[0], (*NO_ACTIVATIONS, *_NORMS)) and noted and not hasattr(nn, noted):
+    made = module_of(node) or _norm_of_channels(node, specs) or _unflatten(node, specs)
+    noted = declared_class(node)
+    if (
+        made is not None
+        and issubclass(made[0], (*NO_ACTIVATIONS, *_NORMS, nn.Unflatten))
+        and noted
+        and not hasattr(nn, noted)
+    ):
         return None  # a class of the author's
     return made
 
@@ -97,6 +118,33 @@ def _norm_of_channels(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | 
 
 _GROUP_NORM = ("num_groups", "weight", "bias", "eps")
 _NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm)
+
+
+def _unflatten(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
+    """Returns the module of a reshape that splits one dimension of a known size, unless the author's was another."""
+    before, after = (specs.get(value) for value in (node.all_input_nodes[0], node))
+    if before is None or after is None or before.shape is None or after.shape is None:
+        return None
+    if declared_class(node) not in ("", None, nn.Unflatten.__name__):
+        return None
+    count = len(after.shape) - len(before.shape) + 1
+    found = [
+        (axis, after.shape[axis : axis + count])
+        for axis, size in enumerate(before.shape)
+        if isinstance(size, int) and size > 0 and count > 1
+        if all(isinstance(part, int) for part in after.shape[axis : axis + count])
+        if math.prod(after.shape[axis : axis + count]) == size
+        if _equal(before.shape[:axis], after.shape[:axis])
+        if _equal(before.shape[axis + 1 :], after.shape[axis + count :])
+    ]
+    return (nn.Unflatten, {"dim": found[0][0], "unflattened_size": found[0][1]}) if len(found) == 1 else None
+
+
+def _equal(first: Shape, second: Shape) -> bool:
+    """Returns whether two shapes are the same at all sizes."""
+    return all(
+        a is b or (isinstance(a, int) and isinstance(b, int) and a == b) for a, b in zip(first, second, strict=True)
+    )
 
 
 def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Set[Path]) -> list[Path]:
