@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -83,6 +84,8 @@ class Sequences(nn.Module):
             (x.exp() + 1).log(),
             x * F.relu6(x + 3) / 6,
             F.relu6(x + 1 + 3) / 6,
+            F.glu(x),
+            F.softsign(x),
         )
 
 
@@ -222,9 +225,11 @@ _SEQUENCES = {
     "SiLU": 1,
     "Hardswish": 1,
     "Hardsigmoid": 1,
+    "GLU": 1,
+    "Softsign": 1,
 }
 _ACTIVATIONS = {"gelu(x)": 1, "approximate='tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
-_ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 0}
+_ACTIVATIONS |= {"hardsigmoid(": 1, "functional.glu(x, ": 1, "softsign(": 1, "functional.layer_norm(": 0}
 _NORMS = (
     nn.MultiheadAttention,
     NonDynamicallyQuantizableLinear,
@@ -896,6 +901,28 @@ def test_a_number_that_an_op_holds() -> None:
     assert found("x * 0.5", 0.25) == found("x * 0.5", "batch") == found("x * y", 0.5) == []
     assert found("scalar_mul(_, factor)", (0.5, 0.25)) == [{"factor": (0.5, 0.25)}]
     assert len(found("OPS(x, 2) | x * 3", 3)) == 1
+
+
+GATED = """<ir_version: 8, opset_import: ["": {opset}]> g (float[b,n,2] x) => (float[b,m,2] y) {{
+    first, second = Split <axis = 1{parts}> (x)  gate = Sigmoid (second)  y = Mul (first, gate)
+}}"""
+
+
+@pytest.mark.parametrize(("opset", "parts"), [(13, ""), (18, ", num_outputs = 2")])
+def test_a_gated_unit_of_a_dynamic_size(opset: int, parts: str) -> None:
+    """From opset 18 on the second part may be shorter: a single element is repeated, others do not fit."""
+    model = onnx.parser.parse_model(GATED.format(opset=opset, parts=parts))
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"] == {"GLU": 1}
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (2, 3, 4, 5, 6):
+        x = torch.randn(3, size, 2)
+        if size % 2 and not (opset == 18 and size == 3):
+            with pytest.raises(ValueError, match="dimension 1 of input 'x'"):
+                module(x)
+        else:
+            expected = session.run(None, {"x": x.numpy()})[0]
+            np.testing.assert_allclose(module(x).detach().numpy(), expected, rtol=1e-6)
 
 
 def test_every_rule_has_a_test() -> None:

@@ -84,17 +84,16 @@ def _is_constant(node: ir.Node) -> bool:
 
 def _same(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> ir.Value | None:
     """Returns the input that the only output of a node is always equal to, None where there is none known."""
-    if node.op_type not in ("Mul", "Div", "CastLike"):
-        return None
-    first, second = node.inputs
+    first, second = node.inputs if len(node.inputs) == 2 else (None, None)
     if first is None or second is None:
         return None
     if node.op_type == "CastLike":
         known = types.get(first, first.dtype)
         return first if known is not None and known == types.get(second, second.dtype) else None
-    if _is_one(second):
+    is_product = node.op_type == "Mul"
+    if (is_product or node.op_type == "Div") and _is_one(second):
         return first
-    return second if node.op_type == "Mul" and _is_one(first) else None
+    return second if is_product and _is_one(first) else None
 
 
 def _is_one(value: ir.Value) -> bool:
