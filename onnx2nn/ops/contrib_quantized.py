@@ -466,7 +466,7 @@ def dynamic_quantize_lstm(
 def quantize_linear(
     F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int | None = None, _types: Any = None
 ) -> Any:
-    return quantize.quantize_linear(F, x, y_scale, y_zero_point, axis=1 if axis is None else axis, _types=_types)
+    return quantize.quantize_linear_21(F, x, y_scale, y_zero_point, axis=1 if axis is None else axis, _types=_types)
 
 
 @op("DequantizeLinear", 1, domain=MICROSOFT)

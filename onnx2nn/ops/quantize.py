@@ -124,23 +124,39 @@ def quantize_linear(
 ) -> Any:
     """Integers are rounded before the zero point is added, as in ONNX Runtime.
 
-    `precision` is the type of the division, by default float32, or float64 for a float64 scale.
+    `precision` is the type of the division, by default the scale's.
     """
     if y_zero_point is not None:
         element = BY_NUMBER[type_number(F, y_zero_point, _types, 2)]
     else:
         element = element_of(output_dtype or _UINT8)
-    if precision:
-        dtype = getattr(F, element_of(precision).dtype)
-    else:
-        dtype = F.float64 if y_scale.dtype == F.float64 else F.float32
-    scale = _along(F, y_scale, x, axis, block_size).to(dtype)
+    dtype = getattr(F, element_of(precision).dtype) if precision else y_scale.dtype
+    quotient = x.to(dtype) / _along(F, y_scale, x, axis, block_size).to(dtype)
     if y_zero_point is not None:
         y_zero_point = _along(F, y_zero_point, x, axis, block_size)
-    return round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
+    wide = F.promote_types(dtype, F.float32)  # holds each sum of a quotient and a zero point that is in range
+    return round_to(F, quotient.to(wide), y_zero_point, element, bool(saturate))
 
 
-quantize_linear_21 = revision(quantize_linear, 21, without=["precision"])
+@op("QuantizeLinear", 21, traits=["keeps_rank"])
+def quantize_linear_21(
+    F: Any,
+    x: Any,
+    y_scale: Any,
+    y_zero_point: Any = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    saturate: int = 1,
+    _types: Any = None,
+) -> Any:
+    """See revision 23. ONNX Runtime divides in float32 in all revisions that do not name the type of the division."""
+    scale = y_scale.to(F.promote_types(y_scale.dtype, F.float32))
+    parameters = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype, "saturate": saturate}
+    return quantize_linear(F, x, scale, y_zero_point, **parameters, _types=_types)
+
+
 quantize_linear_19 = revision(quantize_linear_21, 19, without=["block_size", "output_dtype"])
 
 

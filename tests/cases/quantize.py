@@ -8,6 +8,8 @@ from onnx import TensorProto
 from tests.cases import case, f32, of
 
 _X = np.array([0.5, 1.5, 2.5, -0.5, 300, 1e10, -1e10, np.inf, -np.inf, 127.5, 128.5, 3e9, 7.3], np.float32)
+_NEAR_HALVES = np.float32([751.5, -751.5, 13.5, 60000, -70000])
+"""Over a scale of 5.42578125, the type of the quotient decides about the steps of three of them."""
 _IMAGE = of(np.uint8, 2, 4, 7, 6, low=0, high=255)
 _KERNEL = of(np.int8, 6, 4, 3, 2, low=-64, high=63)
 """Seven bits: without VNNI instructions ONNX Runtime saturates sums of two products of uint8 and int8 at 16 bits."""
@@ -58,6 +60,18 @@ CASES = [
     case("QuantizeLinear", f32(4, 7), of(np.float32, 4, 3, low=0.01, high=0.1), axis=1, block_size=3, note="ragged"),
     case("QuantizeLinear", f32(4, 7), _q(0.01), output_dtype=TensorProto.INT16),
     case("QuantizeLinear", of(np.float16, 4, 7), _q(0.01, np.float16), _q(3, np.uint8), note="float16"),
+    case("QuantizeLinear", _NEAR_HALVES.astype(np.float16), _q(5.42578125, np.float16), _q(3, np.uint8),
+         note="float16 near halves"),
+    case("QuantizeLinear", _NEAR_HALVES.astype(np.float16), _q(5.42578125, np.float16), _q(40001, np.uint16), since=21,
+         note="float16 near halves, 16 bits"),
+    case("QuantizeLinear", _NEAR_HALVES, _q(5.42578125, np.float16), _q(40001, np.uint16), since=23, until=25,
+         note="near halves, float16 scale"),  # without a kernel, onnx's reference divides by it in float32
+    *(
+        case("QuantizeLinear", _NEAR_HALVES, _q(5.42578125, scale), _q(40001, np.uint16), since=23, precision=precision,
+             note=f"near halves, {np.dtype(scale)}")
+        for scale in (np.float16, np.float32)
+        for precision in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    ),
     *(
         case("DequantizeLinear", of(dtype, 3, 4, low=low, high=120), _q(0.1), _q(3, dtype), note=str(np.dtype(dtype)))
         for dtype, low in ((np.uint8, 0), (np.int8, -120), (np.uint16, 0), (np.int16, -120), (np.int32, -120))
