@@ -299,8 +299,7 @@ def qgemm(
     product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
     if C is not None:
         product = product.to(F.float64) + C.to(F.float64)
-    scale = a_scale * b_scale
-    scale = scale if alpha == 1.0 else scale * alpha
+    scale = (a_scale if alpha == 1.0 else a_scale * alpha) * b_scale  # in ONNX Runtime's order
     if y_scale is None:
         return product.to(F.float32) * scale
     return quantize.requantized(F, product, scale / y_scale, y_zero_point, element_like(F, y_zero_point))
