@@ -382,9 +382,13 @@ def roi_align(
 
 
 def _samples(F: Any, start: Any, bin: Any, bins: int, count: int) -> Any:
-    """Returns the sample coordinates along one axis, (R, bins * count)."""
-    offsets = F.arange(bins).reshape(-1, 1) + (F.arange(count) + 0.5) / count
-    return start.reshape(-1, 1) + bin.reshape(-1, 1) * offsets.flatten()
+    """Returns the sample coordinates along one axis, (R, bins * count).
+
+    The operations and their order are ONNX Runtime's, as a last bit decides whether a sample is outside.
+    """
+    bin = bin.reshape(-1, 1, 1)
+    of_bins = start.reshape(-1, 1, 1) + F.arange(bins).reshape(-1, 1) * bin
+    return (of_bins + (F.arange(count) + 0.5) * bin / count).flatten(1)
 
 
 def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:

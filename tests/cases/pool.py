@@ -56,6 +56,16 @@ CASES = [
     case("LpPool", f32(1, 2, 9), kernel_shape=[3]),
     case("MaxUnpool", f32(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2), kernel_shape=[2, 2], strides=[2, 2]),
     case("MaxUnpool", f32(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2), i64(1, 1, 4, 4), kernel_shape=[2, 2], strides=[2, 2], constant=(2,)),
+    *(
+        case("RoiAlign", f32(1, 2, *size), np.float32([roi]), i64(0), mode=mode, output_height=down, output_width=across,
+             sampling_ratio=2, spatial_scale=scale, coordinate_transformation_mode=transformation, since=16,
+             note=f"samples a last bit beside the border, {transformation}")
+        for size, roi, (down, across), scale, transformation in (
+            ((4, 7), [12, 8.000000953674316, 12, 40], (3, 4), 0.125, "output_half_pixel"),
+            ((5, 4), [3.000000238418579, 0, 11, 6.000000476837158], (4, 3), 0.5, "half_pixel"),
+        )
+        for mode in ("avg", "max")
+    ),
     case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3], [1, 4, 5, 30, 40]], np.float32), pooled_shape=[3, 2]),
     case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3]], np.float32), pooled_shape=[5, 5], spatial_scale=0.5),
     case("MaxRoiPool", f32(1, 2, 6, 6), np.array([[0, -1, -3, 9, 9], [0, -5, -1, 7, 3]], np.float32), pooled_shape=[3, 3], spatial_scale=0.5),
