@@ -56,12 +56,15 @@ def inverse(F: Any, X: Any) -> Any:
 def _sampled(F: Any, first: Any, last: Any, size: Any, count: Any) -> Any:
     """Returns the coordinates of `count` samples from `first` to `last`, fractions of an axis: (R, count).
 
-    A single sample lies in the middle.
+    A single sample lies in the middle, the last of several at `last`. The operations and their order are ONNX
+    Runtime's, as a last bit decides which element is the nearest.
     """
-    first, last = first * (size - 1), last * (size - 1)
+    steps = size - 1
     if count == 1:
-        return (0.5 * (first + last)).unsqueeze(1)
-    return first.unsqueeze(1) + F.arange(count, dtype=first.dtype) * ((last - first) / (count - 1)).unsqueeze(1)
+        return (0.5 * (first + last) * steps).unsqueeze(1)
+    index = F.arange(count, dtype=first.dtype)
+    between = (first * steps).unsqueeze(1) + index * ((last - first) * steps / (count - 1)).unsqueeze(1)
+    return F.where(index == count - 1, (last * steps).unsqueeze(1), between)
 
 
 @op("CropAndResize", 1, domain=MICROSOFT, static=["crop_size"])

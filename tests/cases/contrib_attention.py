@@ -311,6 +311,14 @@ CASES = [
         for mode in ("bilinear", "nearest") for size in ((4, 5), (1, 3), (9, 1))
     ),
     ms("CropAndResize", f32(2, 3, 5, 6), _BOXES, i32(0, 1, 1, 0, 1), i32(3, 2), note="run time"),
+    *(ms("CropAndResize", f32(1, 2, *image), np.float32([box]), i32(0), i32(*size), mode="nearest", constant=(3,),
+         note=f"samples a last bit beside a half, {image}")
+      for image, size, box in (
+          ((6, 10), (5, 5), [-0.1, 5 / 18, 0, 1 / 18]),
+          ((4, 11), (7, 5), [-1 / 6, 0.3, 7 / 6, 0.4]),
+          ((10, 4), (1, 4), [5 / 6, 0.5, -1 / 18, 0]),
+          ((2, 7), (7, 1), [1.5, 0.25, 1, -1 / 12]),
+      )),
     ms("Inverse", f32(2, 3, 3), tolerance=1e-4),
     _chunk((7, 6), (4, 2), note="padded chunk"),
     _chunk((3, 9), (3, 1), do_rotary=1, note="padded chunk, rotary"),
