@@ -14,6 +14,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError, first_line
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
+from onnx2nn.ops import integer_antialiasing
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import demand, partly_known
 from onnx2nn.optable.registry import op
@@ -286,6 +287,19 @@ def _resize_axis(F: Any, X: Any, axis: Axis, method: Method, copied: Any) -> Any
     return total
 
 
+def _smoothed(F: Any, X: Any, axes: Sequence[Axis], method: Method, copied: Any, dtype: Any) -> Any:
+    """Resizes integers with antialias, the last axis first."""
+    cubic, excluded = method.cubic_coeff_a if method.mode == "cubic" else None, bool(method.exclude_outside)
+    for axis in sorted(axes, key=lambda axis: axis.index, reverse=True):
+        if not isinstance(axis.scale, (int, float)):
+            raise NeedsValues("antialias over dynamic sizes")
+        x = _coordinates(F, axis, method.transformation)
+        if copied is not False:
+            x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
+        X = integer_antialiasing.resized(F, X, axis.index, x, axis.scale, cubic, excluded, dtype)
+    return X
+
+
 def _extrapolate(F: Any, X: Any, axes: Sequence[Axis], value: float) -> Any:
     """Returns `X` with `value` where tf_crop_and_resize samples outside of the input."""
     for axis in axes:
@@ -481,7 +495,7 @@ def resize(
     align_corners with scales that give no whole size: the data do not round the length of the output, input * scale.
     This follows the data, except in files of PyTorch, where the length is rounded, as in ONNX Runtime and torch. With
     pytorch_half_pixel a dynamic output size is assumed to be more than 1. Integers are interpolated in float32 and
-    truncated.
+    truncated; with antialias each axis is rounded and saturated.
     """
     if mode not in ("nearest", "linear", "cubic"):
         raise OperatorError(f"mode={mode!r} is none of nearest, linear, cubic.")
@@ -506,10 +520,13 @@ def resize(
             return Y
     changed = [a for a in resized if not a.kept or (crop and (a.start, a.end) != (0, 1))]
     dtype = X.dtype
-    if mode != "nearest" and dtype not in (F.float32, F.float64):
-        X = X.to(F.float32)
-    for axis in changed:
-        X = _resize_axis(F, X, axis, method, copied)
+    if antialias and mode != "nearest" and not dtype.is_floating_point:
+        X = _smoothed(F, X, changed, method, copied, dtype)
+    else:
+        if mode != "nearest" and dtype not in (F.float32, F.float64):
+            X = X.to(F.float32)
+        for axis in changed:
+            X = _resize_axis(F, X, axis, method, copied)
     if crop:
         X = _extrapolate(F, X, changed, extrapolation_value)
     return X.to(dtype) if X.dtype != dtype else X
