@@ -14,7 +14,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError, first_line
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
-from onnx2nn.ops import integer_antialiasing
+from onnx2nn.ops import whole_pixels
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import demand, partly_known
 from onnx2nn.optable.registry import op
@@ -296,7 +296,7 @@ def _smoothed(F: Any, X: Any, axes: Sequence[Axis], method: Method, copied: Any,
         x = _coordinates(F, axis, method.transformation)
         if copied is not False:
             x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
-        X = integer_antialiasing.resized(F, X, axis.index, x, axis.scale, cubic, excluded, dtype)
+        X = whole_pixels.resized(F, X, axis.index, x, axis.scale, cubic, excluded, dtype)
     return X
 
 
@@ -495,7 +495,7 @@ def resize(
     align_corners with scales that give no whole size: the data do not round the length of the output, input * scale.
     This follows the data, except in files of PyTorch, where the length is rounded, as in ONNX Runtime and torch. With
     pytorch_half_pixel a dynamic output size is assumed to be more than 1. Integers are interpolated in float32 and
-    truncated; with antialias each axis is rounded and saturated.
+    truncated in linear mode, rounded and saturated in cubic mode; with antialias each axis is rounded and saturated.
     """
     if mode not in ("nearest", "linear", "cubic"):
         raise OperatorError(f"mode={mode!r} is none of nearest, linear, cubic.")
@@ -524,9 +524,11 @@ def resize(
         X = _smoothed(F, X, changed, method, copied, dtype)
     else:
         if mode != "nearest" and dtype not in (F.float32, F.float64):
-            X = X.to(F.float32)
+            X = X.to(F.float64 if mode == "cubic" and dtype.itemsize > 2 else F.float32)
         for axis in changed:
             X = _resize_axis(F, X, axis, method, copied)
+        if mode == "cubic" and not dtype.is_floating_point:
+            X = whole_pixels.saturated(F, X, dtype)
     if crop:
         X = _extrapolate(F, X, changed, extrapolation_value)
     return X.to(dtype) if X.dtype != dtype else X

@@ -42,6 +42,7 @@ CASES = [
     *[case("Resize", f32(1, 2, 9, 8), None, scales(1, 1, h, w), constant=(2,), mode=mode, antialias=1, exclude_outside=outside) for mode in ("linear", "cubic") for h, w in ((0.6, 0.4), (1.7, 0.5)) for outside in (0, 1)],
     case("Resize", of(np.uint8, 1, 2, 4, 5, low=0, high=255), None, scales(1, 1, 2, 1.5), constant=(2,), mode="linear"),
     *[case("Resize", of(dtype, 1, 2, 9, 8, low=0, high=high), None, scales(1, 1, h, w), constant=(2,), mode=mode, antialias=1, exclude_outside=outside, note=f"{np.dtype(dtype)} {h} {w}") for dtype, high in ((np.uint8, 255), (np.int8, 127), (np.int32, 9999)) for mode in ("linear", "cubic") for h, w in ((0.6, 0.4), (1.7, 0.5)) for outside in (0, 1) if dtype != np.int8 or mode == "linear"],
+    *[case("Resize", np.tile(dtype([low, low, low, high, high, high, 50, 50]).reshape(1, 1, 8, 1), (1, 6, 1, 2)), None, scales(1, 1, 2, 1), constant=(2,), mode="cubic", until=24, note=f"{np.dtype(dtype)} overshoots") for dtype, low, high in ((np.uint8, 0, 255), (np.int8, 0, 127))],
     case("Resize", np.full((1, 1, 9, 8), 78, np.uint8), None, scales(1, 1, 0.6, 1.7), constant=(2,), mode="cubic", antialias=1, note="one number"),
     case("Resize", of(np.int32, 1, 2, 4, 5), None, scales(1, 1, 2, 1.5), constant=(2,), mode="linear"),
     case("Resize", of(np.uint8, 1, 2, 4, 5, low=0, high=255), None, scales(1, 1, 2, 1.5), constant=(2,)),

@@ -1,4 +1,4 @@
-"""Resize of integers with antialias: each axis is rounded and saturated, as in Pillow, torch and ONNX Runtime."""
+"""Resize of integers: sums that are rounded and saturated, with antialias after each axis, as in Pillow and torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def resized(F: Any, X: Any, axis: int, x: Any, scale: float, cubic: float | None
         excluded: whether the elements outside of the input have no weight; otherwise they equal the border's.
         dtype: the type of X.
     """
-    limits = F.iinfo(dtype)
-    eight = limits.bits == 8
+    eight = dtype.itemsize == 1
     behind: list[int] = [1] * (X.ndim - 1 - axis)
     total: Any = None
     X = X.to(F.float64 if eight else F.float32)
@@ -36,8 +35,13 @@ def resized(F: Any, X: Any, axis: int, x: Any, scale: float, cubic: float | None
             weight = _away_from_zero(F, weight * _UNIT).to(F.float64) / _UNIT
         part = X.index_select(axis, index) * weight.reshape([-1, *behind])
         total = part if total is None else total + part
-    rounded = F.floor(total + 0.5) if eight else _away_from_zero(F, total)
-    return rounded.clamp(limits.min, limits.max).to(dtype)
+    return saturated(F, F.floor(total + 0.5) if eight else total, dtype)
+
+
+def saturated(F: Any, x: Any, dtype: Any) -> Any:
+    """Returns floats as integers, halves rounded away from 0, the type's limits instead of what is beyond them."""
+    limits = F.iinfo(dtype)
+    return _away_from_zero(F, x).clamp(limits.min, limits.max).to(dtype)
 
 
 def _away_from_zero(F: Any, x: Any) -> Any:
