@@ -582,11 +582,31 @@ def grid_sample(
         raise OperatorError(f"mode={mode!r} of {X.ndim} dimensions. Use linear or nearest of 4 or 5 dimensions.")
     if not X.is_floating_point():
         return _nearest_of_integers(F, X, grid, mode, padding_mode, align_corners)
+    if mode == "nearest" and padding_mode == "reflection" and not align_corners:
+        grid = _halves_rounded(F, grid, X.shape[:1:-1])
     options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
     if X.dtype == grid.dtype and X.dtype in (F.float32, F.float64):
         return F.nn.functional.grid_sample(X, grid, **options)
     wide = F.promote_types(F.promote_types(X.dtype, grid.dtype), F.float32)  # coordinates need float32's precision
     return F.nn.functional.grid_sample(X.to(wide), grid.to(wide), **options).to(X.dtype)
+
+
+def _halves_rounded(F: Any, grid: Any, sizes: Sequence[Any]) -> Any:
+    """Returns a grid whose places in the middle between two elements are those of the even ones.
+
+    ONNX Runtime rounds before it reflects, torch after it: a reflection at the edge of an element makes odd of even.
+
+    Args:
+        F: torch, or another namespace.
+        grid: (N, ..., rank), the last axis of the image first.
+        sizes: of the image, likewise.
+    """
+    coordinates = []
+    for x, size in zip(grid.unbind(-1), sizes, strict=True):
+        place = ((x + 1) * size - 1) / 2
+        nearest = F.round(place)
+        coordinates.append(F.where((place - nearest).abs() == 0.5, (2 * nearest + 1) / size - 1, x))
+    return F.stack(coordinates, -1)
 
 
 def _nearest_of_integers(F: Any, X: Any, grid: Any, mode: str, padding_mode: str, align_corners: int) -> Any:

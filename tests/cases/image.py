@@ -107,6 +107,17 @@ CASES += [
     )
     if mode != "cubic" or align == (padding == "reflection")  # a slow import
 ]
+halves = np.stack(
+    [
+        np.broadcast_to((2 * np.arange(-9, 15, 0.5, np.float32)[np.newaxis] + 1) / size - 1, (2, 3, 48))
+        for size in (8, 4)  # powers of two, so that the places between elements are exact
+    ],
+    -1,
+).astype(np.float32)
+CASES += [
+    case("GridSample", f32(2, 3, 4, 8), halves, mode="nearest", padding_mode=padding, align_corners=align, since=20)
+    for padding, align in itertools.product(("zeros", "border", "reflection"), (0, 1))
+]
 CASES += [
     case("GridSample", f32(2, 3, 4, 6), grid, mode=mode, align_corners=1, until=19) for mode in ("bilinear", "bicubic")
 ]
