@@ -13,7 +13,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, parser
 from onnx.reference import ReferenceEvaluator
-from realmodels import EXPORTERS, check_travels, run, seeded
+from realmodels import EXPORTERS, check_same, check_travels, run, seeded
 from torch import nn
 
 import onnx2nn
@@ -383,6 +383,26 @@ TRUTHS = """
         y = And (other, a)
     }
 """
+
+
+class Sliced(nn.Module):
+    """Slices of several axes, as YOLO's Focus takes them, and slices of slices."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x[:, :, 1:]
+        return x[..., ::2, 1::2], x[:, :2, 1:-1, 2:], rows[..., :3], rows[:, :, ::2], rows * 2
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_slices_of_several_axes_are_one_index(exporter: str) -> None:
+    """Slices of the same axis stay two."""
+    original = Sliced().eval()
+    first, second = ((torch.randn(batch, 3, rows, 8),) for batch, rows in ((2, 6), (3, 9)))
+    module = onnx2nn.load(EXPORTERS[exporter]("sliced", original, first, second))
+    assert all(f"x[:, {index}]" in module.code for index in (":, ::2, 1::2", ":2, 1:-1, 2:", ":, 1:", ":, 1:, :3"))
+    assert module.code.count("[:, :, ::2]") == 1
+    for inputs in (first, second):
+        check_same(run(module, inputs), run(original, inputs), "the import")
 
 
 def test_truths_are_computed_by_functions() -> None:

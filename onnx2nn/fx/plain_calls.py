@@ -6,6 +6,7 @@ is looked up at the positions of a range, negative indices are repaired where th
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class PlainCalls:
         self.broadcast: dict[fx.Node, Tensor] = {}
         self.scalars: dict[fx.Node, Any] = {}
         self._sources: dict[fx.Node, Tensor] = {}
+        self._sliced: dict[fx.Node, tuple[Tensor, tuple[slice, ...]]] = {}
 
     def find(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], specs: Any) -> Any:
         """Returns the result of a call in a plainer form, None where there is none."""
@@ -65,6 +67,10 @@ class PlainCalls:
         """Notes a recorded call."""
         if type(result) is Tensor and type(args[0] if args else None) is Tensor and _is_layout(target, args):
             self._sources[result.node] = args[0]
+        elif (
+            target is operator.getitem and type(result) is Tensor and all(isinstance(i, slice) for i in _items(args[1]))
+        ):
+            self._sliced[result.node] = args[0], _items(args[1])
         elif target is torch.cat and len(args) == 2 and type(args[1]) is int and type(result) is Tensor:
             self.joined[result.node] = args
         elif target == "expand" and type(args[0]) is Tensor:
@@ -139,6 +145,18 @@ class PlainCalls:
             return self.tracer.recorded_call("call_method", "unsqueeze", (tensor, added[0]), {})  # type: ignore[no-any-return]  # one tensor
         return self.tracer.recorded_call("call_function", operator.getitem, (tensor, index[: added[-1] + 1]), {})  # type: ignore[no-any-return]  # likewise
 
+    def sliced(self, tensor: Tensor, items: tuple[Any, ...], specs: Any) -> Tensor | None:
+        """Returns slices of a tensor as slices of the one that it was sliced from along other axes; None for others."""
+        found = self._sliced.get(tensor.node)
+        if found is None or not all(isinstance(item, slice) for item in items) or not self._is_local(tensor):
+            return None
+        source, before = found
+        pairs = [*itertools.zip_longest(before, items, fillvalue=slice(None))]
+        if not all(_is_all(first) or _is_all(second) for first, second in pairs):
+            return None
+        index = tuple(second if _is_all(first) else first for first, second in pairs)
+        return self.tracer.recorded_call("call_function", operator.getitem, (source, index), {}, specs)  # type: ignore[no-any-return]  # one tensor
+
     def expanded(self, value: Any, spec: Spec, others: Sequence[Any]) -> Any:
         """Returns a tensor in the shape to which it is broadcast with `others`; None where no number gives a size."""
         if type(value) is not Tensor or value.spec.dtype is not spec.dtype or spec.shape is None:
@@ -177,8 +195,12 @@ class PlainCalls:
 def _is_layout(target: Any, args: tuple[Any, ...]) -> bool:
     """Returns whether a call gives the elements of its tensor in the same order."""
     if target is operator.getitem:
-        return all(item is None or _is_all(item) for item in (args[1] if isinstance(args[1], tuple) else (args[1],)))
+        return all(item is None or _is_all(item) for item in _items(args[1]))
     return target in _LAYOUTS and not (len(args) == 2 and isinstance(args[1], torch.dtype))
+
+
+def _items(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
 def _is_scalar(tensor: Tensor) -> bool:
@@ -245,9 +267,10 @@ def _unbound(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
 
 @_rule(operator.getitem)
 def _looked_up(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
-    """Elements at all positions in their order: a view."""
-    data, index = args
-    items = index if isinstance(index, tuple) else (index,)
+    """Elements at all positions in their order: a view. Slices of slices: of one index."""
+    data, items = args[0], _items(args[1])
+    if type(data) is Tensor and (merged := plain.sliced(data, items, specs)) is not None:
+        return merged
     axis = next((place for place, item in enumerate(items) if not _is_all(item)), len(items))
     indices = items[axis:]
     if type(data) is not Tensor or not indices or not all(isinstance(i, (Tensor, torch.Tensor)) for i in indices):
