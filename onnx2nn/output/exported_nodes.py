@@ -71,11 +71,20 @@ def _drop_neutral_nodes(model: ir.Model) -> None:
         for position, output in enumerate(node.outputs):
             types[output] = output.dtype or _type_of_inputs(node, position, types, version)
         name = exporter_metadata.call_name(node)
-        if not name or counts[name] < 2 or node.domain or node.outputs[0].is_graph_output():
-            continue
-        same = _same(node, types)
+        same = _same(node, types) if name and counts[name] > 1 and not node.domain else None
         if same is not None:
-            ir.convenience.replace_all_uses_with(node.outputs[0], same)
+            _replace(node.outputs[0], same)
+
+
+def _replace(value: ir.Value, same: ir.Value) -> None:
+    """Uses an equal value instead of one, under its name if it is an output; an output that has another name stays."""
+    if value.is_graph_output():
+        producer = same.producer()
+        if producer is None or same.is_graph_output() or value not in (producer.graph or ir.Graph([], [], nodes=[])).outputs:
+            return
+        same.name, value.name = value.name, same.name
+        same.shape, same.type = value.shape, value.type
+    ir.convenience.replace_all_uses_with(value, same, replace_graph_outputs=True)
 
 
 def _is_constant(node: ir.Node) -> bool:

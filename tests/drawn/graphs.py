@@ -76,32 +76,36 @@ class Graph:
         return self.constant(array) if constant else self.input(array)
 
     def node(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
-        """Adds a node and computes it.
+        """Adds a node of one output and computes it, see `results`."""
+        return self.results(op, inputs, 1, **attributes)[0]
+
+    def results(self, op: str, inputs: Sequence[Value | None], count: int, **attributes: Any) -> list[Value]:
+        """Adds a node and computes its outputs.
 
         Raises:
             NoCallError: the operator does not take the inputs.
         """
         names = ["" if value is None else value.name for value in inputs]
-        name = f"v{len(self.nodes)}"
-        node = helper.make_node(op, names, [name], f"n{len(self.nodes)}", **attributes)
+        made = [f"v{len(self.nodes)}", *(f"v{len(self.nodes)}_{place}" for place in range(1, count))]
+        node = helper.make_node(op, names, made, f"n{len(self.nodes)}", **attributes)
         infos = [
             helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.array.dtype), v.array.shape)
             for v in {v.name: v for v in inputs if v is not None}.values()
         ]
-        graph = helper.make_graph([node], "one", infos, [helper.make_empty_tensor_value_info(name)])
+        graph = helper.make_graph([node], "one", infos, [*map(helper.make_empty_tensor_value_info, made)])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
         feeds = {value.name: value.array for value in inputs if value is not None}
         try:
             with np.errstate(all="ignore"):
-                (array,) = ReferenceEvaluator(model).run(None, feeds)
+                arrays = [np.asarray(array) for array in ReferenceEvaluator(model).run(None, feeds)]
         except Exception as error:  # of any class of the reference's and NumPy's
             raise NoCallError(f"{op}: {error}") from error
-        if np.asarray(array).size > 20_000:
+        if sum(array.size for array in arrays) > 20_000:
             raise NoCallError("too large")
         self.nodes.append(node)
-        value = Value(name, np.asarray(array))
-        self.made.append(value)
-        return value
+        values = [Value(name, array) for name, array in zip(made, arrays, strict=True)]
+        self.made += values
+        return values
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         """Returns the model, of which some dimensions are open, and its inputs."""

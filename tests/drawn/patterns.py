@@ -21,7 +21,7 @@ from onnx2nn.rewrite.rewrite_rule import Rule
 from tests.drawn.draw import Draw, window
 from tests.drawn.graphs import Graph, NoCallError, Value
 
-ELEMENTWISE = ("Erf", "Exp", "Log", "Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh", "Reciprocal", "IsNaN")
+ELEMENTWISE = ("Abs", "Erf", "Exp", "Log", "Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh", "Reciprocal", "IsNaN")
 OF_TWO = ("Add", "Sub", "Mul", "Div", "Pow", "Greater", "Equal")
 OWN = ("Linear", "RepeatInterleave", "ScaledDotProductAttention")
 """Operators that earlier rules make: no file has them."""
@@ -396,6 +396,26 @@ def _slice(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: i
         step = 3 - step
     inputs = [x, g.ints(start), g.ints(stop), g.ints(axis)]
     return g.node(op, inputs if step == 1 and d.flag() else [*inputs, g.ints(step)])
+
+
+@_maker("Split")
+def _split(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+    """Parts of a tensor, of which others of the pattern read the last one, `gate`, or any other value."""
+    x, d = g.draw(pattern.inputs[0], rank), g.d
+    if not x.array.ndim:
+        raise NoCallError("nothing to split")
+    axis, count = d.axis(x.array.ndim), d.one((2, 2, 2, 2, 3))
+    size, attributes = x.array.shape[axis], dict[str, Any]()
+    lengths = []
+    if d.flag(4):
+        lengths = [g.ints(*[size // count] * (count - 1), size - size // count * (count - 1))]
+    elif g.opset >= 18:
+        attributes = {"num_outputs": count}
+    parts = g.results(op, [x, *lengths], count, axis=axis, **attributes)
+    if d.mostly(6):
+        parts = parts if d.mostly(6) else parts[::-1]
+        g.bound["gate"] = parts[-1]
+    return parts[0]
 
 
 @_maker("Concat")
