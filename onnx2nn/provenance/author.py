@@ -58,5 +58,9 @@ class Author:
         return self.states[key].persistent if key in self.states else not self.listed and key in self.names
 
     def trains(self, key: str) -> bool:
-        """Returns whether `key` is a parameter; without a list in the file, a buffer counts as a parameter."""
-        return self.states[key].parameter if key in self.states else True
+        """Returns whether `key` is a parameter; without a list in the file, any buffer but statistics counts as one."""
+        return self.states[key].parameter if key in self.states else key.rpartition(".")[2] not in _STATISTICS
+
+
+_STATISTICS = ("running_mean", "running_var")
+"""Buffers of batch normalisations, through which torch has no gradient."""

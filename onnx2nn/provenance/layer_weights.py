@@ -139,7 +139,10 @@ class LayerWeights:
         place = self._places(node) if (node.name or "").endswith(f"/{node.op_type}") else None
         if place is None or not (node.op_type == "PRelu" or place.path in self._group_norms):
             return None
-        return f"{place.path}.{'bias' if node.op_type == 'Add' else 'weight'}", BY_PLACE
+        slot = "bias" if node.op_type == "Add" else "weight"
+        if not place.path:  # the file is the layer, or other weights may be the outermost module's too
+            return (slot, BY_PLACE) if keys.author.names <= {"weight"} else None
+        return f"{place.path}.{slot}", BY_PLACE
 
     @functools.cached_property
     def _group_norms(self) -> set[str]:
