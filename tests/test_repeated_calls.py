@@ -482,3 +482,37 @@ def test_the_first_call_has_no_number(exporter: str) -> None:
     module = onnx2nn.load(EXPORTERS[exporter]("zeroth", original, inputs, _inputs(1, 3, 7)))
     calls = [[name for name, _, _ in _calls(net, ["stage", "stage_0"], inputs)] for net in (original, module)]
     assert calls[0] == calls[1] == ["stage", "stage_0", "stage"]
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that its caller gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return torch.relu(self.linear(x)) * factor
+
+
+class Differing(nn.Module):
+    """Calls a module with two numbers, and another with the same one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled, self.same = Scaled(), Scaled()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.same(self.same(self.scaled(self.scaled(x, 2.0), 3.0), 2.0), 2.0)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_call_that_differs_is_told(exporter: str) -> None:
+    original, x = seeded(Differing).eval(), torch.randn(2, 4)
+    path = EXPORTERS[exporter]("differing calls", original, (x,), (torch.randn(3, 4),))
+    module = onnx2nn.load(path)
+    check_same(run(module, (x,)), run(original, (x,)), "the import")
+    tree = module.meta["onnx2nn"]["tree"]
+    assert {*tree["blocks"]} == {"scaled", "same"}
+    assert tree["entered"] == {"scaled": "the outermost module calls its 'linear' too"}
+    assert "Hooks of scaled do not see each call" in str(onnx2nn.check(path))

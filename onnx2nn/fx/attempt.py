@@ -206,5 +206,8 @@ def _add_inner(tree: dict[str, Any], module: nn.Module, trees: Mapping[nn.Module
         if inner is not None:
             for kind in ("blocks", "flat"):
                 tree[kind] |= {f"{path}.{name}": said for name, said in inner[kind].items()}
+            if "entered" in inner:
+                entered = {f"{path}.{name}": said for name, said in inner["entered"].items()}
+                tree["entered"] = tree.get("entered", {}) | entered
             for kind in ("calls", "inside"):
                 tree[kind] += inner[kind]

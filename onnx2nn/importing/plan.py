@@ -61,6 +61,10 @@ class Report:
         return [
             f"{inside} of {calls} calls are inside of {blocks} blocks, which can be called alone.",
             *(f"  {path} cannot: {reason}." for path, reason in self.tree["flat"].items() if reason != LIST),
+            *(
+                f"  Hooks of {path} do not see each call: {reason}."
+                for path, reason in self.tree.get("entered", {}).items()
+            ),
         ]
 
 

@@ -31,6 +31,7 @@ def notes_of(known: Mapping[str, Any]) -> dict[str, list[Note]]:
         "Containers that cannot be called alone": _pairs(
             {path: why for path, why in known.get("tree", {}).get("flat", {}).items() if why != LIST_OF_MODULES}, "{}"
         ),
+        "Modules of which others call parts": _pairs(known.get("tree", {}).get("entered", {}), "{}"),
         "Constants left to run time": [Note(str(text), "") for text in known.get("left_to_run_time", ())],
         "Dequantised operators": _pairs(known.get("dequantized", {}).get("operators", {}), "{} nodes"),
         "Nodes that stay quantised": [Note(name, "") for name in known.get("dequantized", {}).get("kept", ())],

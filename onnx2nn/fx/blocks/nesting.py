@@ -56,7 +56,8 @@ def nest(
 
     Returns:
         Which containers run (`blocks`, the class by path), why others do not (`flat`, the reason by path), the number
-        of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
+        of `calls`, and of those `inside` of blocks. If there are blocks of which others call parts, which their hooks
+        do not see, they are in `entered`, by path. With `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
     noted = complete_scopes(module, module.graph)
@@ -82,7 +83,27 @@ def nest(
     _name_shared(tree["flat"], elsewhere, callers)
     _list_modules(partition)
     _order_modules(partition)
-    return tree | notes
+    entered = _entered(partition)
+    return tree | notes | ({"entered": entered} if entered else {})
+
+
+def _entered(partition: Partition) -> dict[str, str]:
+    """Returns the modules of which others call parts, with a part and a caller.
+
+    Their author did so, or what else the module does differs in this call, as with another number among its arguments.
+    """
+    found = dict[str, str]()
+    for caller, region in partition.regions.items():
+        around = module_path(caller)
+        for item in region.items:
+            if not isinstance(item, fx.Node) or item.op != "call_module":
+                continue
+            target = path_of(item.target)
+            for end in range(len(around) + 1, len(target)):
+                if target[:end] in partition.regions:
+                    by = repr(".".join(around)) if around else "the outermost module"
+                    found.setdefault(".".join(target[:end]), f"{by} calls its {'.'.join(target[end:])!r} too")
+    return found
 
 
 def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], callers: Mapping[fx.Node, Path]) -> None:
