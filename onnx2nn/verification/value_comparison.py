@@ -178,9 +178,9 @@ def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
     """Compares two tensors or arrays: shape and dtype first, then the numbers."""
     shape, dtype = tuple(expected.shape), _dtype_name(expected)
     if tuple(actual.shape) != shape:
-        return _incomparable(name, shape, f"but the module gives shape {list(actual.shape)}")
+        return _incomparable(name, shape, f"found with shape {list(actual.shape)}")
     if _dtype_name(actual) != dtype:
-        return _incomparable(name, shape, f"dtype {dtype}, but the module gives {_dtype_name(actual)}")
+        return _incomparable(name, shape, f"dtype {dtype}, found with dtype {_dtype_name(actual)}")
     ours, theirs = to_array(actual), to_array(expected)
     if theirs.size == 0:
         return OutputComparison(name, shape, 0.0, 0.0, dtype=dtype)
