@@ -405,6 +405,37 @@ def test_slices_of_several_axes_are_one_index(exporter: str) -> None:
         check_same(run(module, inputs), run(original, inputs), "the import")
 
 
+BOUNDS = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (TYPE[n, 3] x, TYPE[n, 3] z) => (TYPE[n, 3] low, TYPE[n, 3] high, TYPE[n, 3] own, TYPE[n, 3] row)
+    <TYPE[3] three = {1, 2, 3}, TYPE[1, 1] val_1 = {-1}>
+    {
+        one = Constant <value = TYPE {2}> ()
+        low = Max (one, x)
+        high = Min (x, val_1)
+        own = Max (x, z)
+        row = Min (x, three)
+    }
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float", "double", "int32", "int64"])
+def test_an_extreme_of_a_number_is_a_clamp(dtype: str) -> None:
+    model = parser.parse_model(BOUNDS.replace("TYPE", dtype))
+    module = onnx2nn.load(model)
+    number = (lambda text: text) if dtype.startswith("int") else "{}.0".format
+    for call in (f"clamp(x, {number('2')}, None)", f"clamp(x, None, {number('-1')})", "maximum(x, z)", "minimum(x, "):
+        assert call in module.code, module.code
+    assert [*module.state_dict()] == ["three"]
+    kind = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+    x = np.array([[-3, -1, 0], [1, 2, 3]]).astype(kind)
+    if not dtype.startswith("int"):
+        x[0, 2], x[1, 0] = np.nan, np.inf
+    wanted = ReferenceEvaluator(model).run(None, {"x": x, "z": x[::-1]})
+    for ours, theirs in zip(module(torch.tensor(x), torch.tensor(x[::-1].copy())), wanted, strict=True):
+        np.testing.assert_array_equal(ours.detach().numpy(), theirs)
+
+
 def test_truths_are_computed_by_functions() -> None:
     """`&` computes with integers too: coremltools has no `__and__`."""
     code = onnx2nn.load(parser.parse_model(TRUTHS)).code

@@ -7,10 +7,12 @@ is looked up at the positions of a range, negative indices are repaired where th
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -397,3 +399,49 @@ def _with_number(function: Any) -> _Rule:
 
 for _function in (operator.add, operator.sub, operator.mul, operator.lt, operator.le, operator.gt, operator.ge):
     _rule(_function)(_with_number(_function))
+
+
+_INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
+
+
+def scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], bool]) -> tuple[Any, ...]:
+    """Replaces a one-element constant beside a tensor by an equal Python number."""
+    for arg in args:
+        if type(arg) is not Tensor and isinstance(arg, torch.Tensor) and arg.numel() == 1:
+            break
+    else:
+        return args
+    traced = [arg for arg in args if isinstance(arg, Tensor)]
+    if len(traced) != 1 or traced[0].spec.shape is None:
+        return args
+    other = traced[0]
+
+    def plain(arg: Any) -> Any:
+        fits = isinstance(arg, torch.Tensor) and arg.numel() == 1 and arg.ndim <= other.ndim
+        if not fits or arg.dtype != other.spec.dtype or not may_inline(arg) or arg.dtype not in _INLINE:
+            return arg
+        value = arg.item()
+        # The shortest decimal of this float32: torch rounds it to float32 again before it computes.
+        return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
+
+    return tuple(plain(arg) for arg in args)
+
+
+def _bounded(place: int) -> _Rule:
+    """Returns the rule of an extreme of a tensor and a number: the tensor within the bound at `place`."""
+
+    def rule(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
+        """A clamp, as torch's newer exporter writes `clamp(max=3)` as a Min."""
+        given = scalars_inlined(args, plain.tracer.placement.inline)
+        tensor, number = given if isinstance(given[0], Tensor) else given[::-1]
+        if not isinstance(tensor, Tensor) or type(number) not in (int, float) or not math.isfinite(number):
+            return None
+        bounds = [None, None]
+        bounds[place] = number
+        return plain.tracer.recorded_call("call_function", torch.clamp, (tensor, *bounds), {}, specs)
+
+    return rule
+
+
+_rule(torch.maximum)(_bounded(0))
+_rule(torch.minimum)(_bounded(1))

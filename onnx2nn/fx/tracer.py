@@ -31,7 +31,7 @@ from onnx2nn.fx.layers import Layer, layer_for, stored_transposed
 from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.placement_protocol import Anonymous, Placement
-from onnx2nn.fx.plain_calls import PlainCalls
+from onnx2nn.fx.plain_calls import PlainCalls, scalars_inlined
 from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.rows import Rows
 from onnx2nn.fx.spec import Known, Spec
@@ -43,7 +43,6 @@ _SCALAR_OPERATORS = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
     operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
 }  # fmt: skip
-_INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
 
 ASSERTIONS = frozenset({torch._assert, torch._assert_async, functional.onnx2nn__Require})
 """Calls without a result that stay in the program: they raise where a condition is false."""
@@ -142,7 +141,7 @@ class Tracer:
             ShapeMismatch: the shapes fit for no sizes.
         """
         if target in _SCALAR_OPERATORS:
-            args = _scalars_inlined(args, self.placement.inline)
+            args = scalars_inlined(args, self.placement.inline)
         if self.parent is not None:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
@@ -346,29 +345,6 @@ def _checks(node: fx.Node, root: nn.Module) -> bool:
         return node.target in ASSERTIONS
     inner = (m for m in root.get_submodule(str(node.target)).modules() if isinstance(m, fx.GraphModule))
     return any(inside.target in ASSERTIONS for module in inner for inside in module.graph.nodes)
-
-
-def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], bool]) -> tuple[Any, ...]:
-    """Replaces a one-element constant beside a tensor by an equal Python number."""
-    for arg in args:
-        if type(arg) is not Tensor and isinstance(arg, torch.Tensor) and arg.numel() == 1:
-            break
-    else:
-        return args
-    traced = [arg for arg in args if isinstance(arg, Tensor)]
-    if len(traced) != 1 or traced[0].spec.shape is None:
-        return args
-    other = traced[0]
-
-    def plain(arg: Any) -> Any:
-        fits = isinstance(arg, torch.Tensor) and arg.numel() == 1 and arg.ndim <= other.ndim
-        if not fits or arg.dtype != other.spec.dtype or not may_inline(arg) or arg.dtype not in _INLINE:
-            return arg
-        value = arg.item()
-        # The shortest decimal of this float32: torch rounds it to float32 again before it computes.
-        return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
-
-    return tuple(plain(arg) for arg in args)
 
 
 def _arranged(items: Sequence[Any], structure: Any) -> Any:
