@@ -405,6 +405,23 @@ def test_slices_of_several_axes_are_one_index(exporter: str) -> None:
         check_same(run(module, inputs), run(original, inputs), "the import")
 
 
+class LookedUp(nn.Module):
+    """Rows by an index, which torch's newer exporter writes as a GatherND of indices with a dimension more."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[index], x[:, index]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_rows_by_an_index_are_one_index(exporter: str) -> None:
+    original = LookedUp().eval()
+    first, second = ((torch.randn(n, n + 1, 2), torch.randint(0, n, (n, 2))) for n in (3, 4))
+    module = onnx2nn.load(EXPORTERS[exporter]("looked up", original, first, second))
+    assert not {"unbind", "squeeze", "unsqueeze"} & {str(node.target) for node in module.graph.nodes}, module.code
+    for inputs in (first, second):
+        check_same(run(module, inputs), run(original, inputs), "the import")
+
+
 BOUNDS = """
     <ir_version: 9, opset_import: ["" : 18]>
     g (TYPE[n, 3] x, TYPE[n, 3] z) => (TYPE[n, 3] low, TYPE[n, 3] high, TYPE[n, 3] own, TYPE[n, 3] row)

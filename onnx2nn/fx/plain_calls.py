@@ -106,6 +106,14 @@ class PlainCalls:
             return self._indexed(source, index)
         return None
 
+    def laid_out_from(self, tensor: Tensor, shape: Shape | None) -> Tensor | None:
+        """Returns the tensor with the same elements from which one was laid out, if it has this shape."""
+        source = self._sources.get(tensor.node)
+        own = None if source is None else source.spec.shape
+        if own is None or shape is None or len(own) != len(shape):
+            return None
+        return source if all(map(self._is_identical, own, shape)) else None
+
     def inserts(self, shape: Shape, target: Shape) -> bool:
         """Returns whether dimensions of size 1 that are inserted make a shape another one."""
         return self._inserting(shape, target) is not None
@@ -256,7 +264,10 @@ def _laid_out(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
 
 @_rule("unbind")
 def _unbound(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
-    """Tensors that were stacked."""
+    """Tensors that were stacked, or the one that a dimension was inserted in, as the newer exporter does of `x[i]`."""
+    if type(args[0]) is Tensor and len(args) == 2 and len(specs) == 1:
+        source = plain.laid_out_from(args[0], specs[0].shape)
+        return None if source is None else (source,)
     found = plain.joined.get(args[0].node) if type(args[0]) is Tensor else None
     if found is None or len(args) != 2 or len(found[0]) != len(specs) or not all(type(p) is Tensor for p in found[0]):
         return None
