@@ -14,6 +14,7 @@ from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Known, TorchImport
 from onnx2nn.fx.module_tree import container
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
 from onnx2nn.fx.tracer import Tracer
@@ -25,6 +26,7 @@ from onnx2nn.importing.walk import Walk
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.naming_reports import naming_of
 from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
+from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.solving import fulfilled
 
 _RESERVED = PROGRAM_NAMES | {"inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"}
@@ -75,7 +77,7 @@ class Attempt:
         tracer, own = self._builder.tracer, None
         if state.plan.blocks == "repeated":
             own = state.author.names if state.author is not None else set()
-        tree = nest(module, tracer.specs, tracer.held.nameless, own)
+        tree = nest(module, _settled(tracer.specs, tracer.guards.facts), tracer.held.nameless, own)
         _add_inner(tree, module, state.trees)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
@@ -197,6 +199,16 @@ def _keep_keys(module: nn.Module, author: Author) -> None:
             holder, name = container(module, key)
             holder.register_parameter(name, parameters[other])
             parameters[key] = parameters[other]
+
+
+def _settled(specs: Mapping[fx.Node, Spec], facts: Facts) -> Mapping[fx.Node, Spec]:
+    """Returns specs in which sizes that guards make equal are one."""
+    if not facts.values:
+        return specs
+    return {
+        node: spec if spec.shape is None else spec._replace(shape=tuple(map(facts.with_values, spec.shape)))
+        for node, spec in specs.items()
+    }
 
 
 def _add_inner(tree: dict[str, Any], module: nn.Module, trees: Mapping[nn.Module, dict[str, Any]]) -> None:

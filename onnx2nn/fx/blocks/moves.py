@@ -166,10 +166,17 @@ def _move_out(program: Scoped) -> None:
         target = common([inside, *(scope[user] for user in node.users)])
         while target != scope[node] and node.op != "get_attr":
             level = scope[node][: len(target) + 1]
-            if level not in bits or weighted[node] & bits[level]:
+            if level not in bits or _first_module(scope[node], len(level)) not in bits or weighted[node] & bits[level]:
                 break  # a module without weights, such as a rotary embedding, gives what it computes
             scope[node] = target
         if program.is_movable(node):
             scope[node] = common([scope[user] for user in node.users])
         elif node.op == "get_attr":
             scope[node] = target
+
+
+def _first_module(path: Path, end: int) -> Path:
+    """Returns the outermost module on a path, of at least `end` steps, that is no list of numbered ones."""
+    while end < len(path) and path[end].isdecimal():
+        end += 1
+    return path[:end]

@@ -45,8 +45,8 @@ def make_modules(
     for path, nodes in groups.items():
         if path in callers:
             continue  # a module that calls others
-        sizes = [node for node in nodes if _is_size(node) and all(user in nodes for user in node.users)]
-        nodes = [node for node in nodes if node not in sizes] or nodes
+        sizes = [node for node in nodes if _is_size(node)]
+        nodes = [node for node in nodes if not _is_size(node)] or nodes
         first = _author_module(nodes[0], specs)
         if first is None or any(_author_module(other, specs) != first for other in nodes[1:]):
             continue
