@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules import indexing, joining, reshaping
 from onnx2nn.fx.shape_rules.rule import RULES
@@ -216,6 +217,14 @@ def _chunk(random: Random) -> Call:
     return (meta(*shape), random.randrange(5), any_axis(random, len(shape))), {}
 
 
+def _glu(random: Random) -> Call:
+    shape = any_shape(random, random.randrange(1, 4))
+    axis = any_axis(random, len(shape))
+    if random.random() < 0.7:
+        shape = [size * 2 if place == axis % len(shape) else size for place, size in enumerate(shape)]
+    return (meta(*shape), axis), {}
+
+
 def _of_function(call: Callable[..., Call]) -> Callable[[Random], Call]:
     return lambda random: call(random, function=True)
 
@@ -249,6 +258,7 @@ CALLS: dict[Any, Callable[[Random], Call]] = {
     torch.stack: _stack,
     **dict.fromkeys((torch.split, "split"), _split),
     **dict.fromkeys((torch.chunk, "chunk", torch.tensor_split, "tensor_split"), _chunk),
+    F.glu: _glu,
 }
 
 
@@ -293,6 +303,7 @@ _N, _M = (of_symbol(Symbol(name)) for name in "nm")
         ("chunk", (2, _N * 3), (3, 1), ((2, _N),) * 3),
         ("split", (_N, 5), (2, 1), ((_N, 2), (_N, 2), (_N, 1))),
         ("expand", (1, 1), (_N, -1), (_N, 1)),
+        (F.glu, (_N, 2 * _M), (), (_N, _M)),
         ("tensor_split", (_N,), (2,), (((_N + 1) // 2,), (_N // 2,))),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import (
     axis_of,
@@ -103,6 +104,14 @@ def _chunk(sizes: Sizes, input: Spec, chunks: Any, dim: Any = 0) -> Result:
     if not sizes.decide(at_least_zero(rest - 1)):  # torch makes no chunk behind the last element
         raise TraceError(_UNKNOWN_COUNT)
     return _parts(input, axis, [length] * (chunks - 1) + [rest])
+
+
+@rule(F.glu)
+def _glu(sizes: Sizes, input: Spec, dim: Any = -1) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    sizes.require(equal(shape[axis] % 2, 0), "glu halves a dimension")
+    return Spec(put(shape, axis, shape[axis] // 2), input.dtype)
 
 
 @rule(torch.tensor_split, "tensor_split")
