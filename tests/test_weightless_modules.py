@@ -159,3 +159,33 @@ def test_modules_in_lists_and_in_repeated_calls(exporter: str, tmp_path: Path, m
     written = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(written)
     check_same(run(written.load_model(), (first,)), run(original, (first,)), "its source")
+
+
+class Untrained(nn.Module):
+    """Normalisations with weights of 1, which torch's newer exporter takes for the ones of those without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.plain_rows = nn.LayerNorm(4), nn.LayerNorm(4, elementwise_affine=False)
+        self.channels, self.groups = nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
+        self.plain_groups = nn.GroupNorm(2, 4, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.plain_rows(self.rows(x) * 2)
+        return self.plain_groups(self.groups(self.channels(y) + x) * x)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_ones_are_no_weights_of_other_layers(exporter: str) -> None:
+    original = Untrained().eval()
+    first, second = (torch.randn(batch, 4, 4) for batch in (2, 3))
+    module = onnx2nn.load(EXPORTERS[exporter]("untrained", original, (first,), (second,)))
+    with torch.no_grad():
+        for parameter in original.parameters():
+            nn.init.normal_(parameter)
+    module.load_state_dict(original.state_dict())
+    assert {name: repr(inner) for name, inner in module.named_children()} == {
+        name: repr(inner) for name, inner in original.named_children()
+    }
+    for x in (first, second):
+        check_same(run(module, (x,)), run(original, (x,)), "the import")

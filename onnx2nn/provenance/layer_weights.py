@@ -24,6 +24,17 @@ _UNSQUEEZED = {
 }
 """Operator and call → the argument that is a weight of one number a channel; the exporter gives it dimensions of 1."""
 
+_FILLED_IN: Mapping[tuple[str, str], Mapping[int, int | None]] = {
+    ("InstanceNormalization", "aten.instance_norm.default"): {1: 1, 2: 2},
+    ("LayerNormalization", "aten.layer_norm.default"): {1: 2, 2: 3},
+    ("InstanceNormalization", "aten.group_norm.default"): {1: None, 2: None},
+    ("Mul", "aten.group_norm.default"): {1: 2},
+    ("Add", "aten.group_norm.default"): {1: 3},
+}
+"""Operator and call → inputs that are ones or zeros where the call has no such argument; None: always."""
+
+_NORMALISING = frozenset(operator for operator, _ in _FILLED_IN)
+
 _COMPUTED_WEIGHT = "the exporter computed its weight; the file does not say what from"
 _ZEROS = "zeros, which the exporter left out"
 _FOLDED = "the exporter folded its batch normalisation into it; the file does not say what that was called"
@@ -113,6 +124,26 @@ class LayerWeights:
             return
         node.resize_inputs(3)
         node.replace_input_with(2, keys.graph.initializers[state.key])
+
+    def separate_defaults(self, node: ir.Node) -> None:
+        """Gives a normalisation whose call has no weights ones and zeros of its own.
+
+        The newer exporter fills them in, and makes equal constants one: they are then a weight of another layer.
+        """
+        call = exporter_metadata.call_of(node) if node.op_type in _NORMALISING else None
+        if call is None:
+            return
+        initializers = self._keys.graph.initializers
+        for position, argument in _FILLED_IN.get((node.op_type, call.target), {}).items():
+            value = weight_input(node, position)
+            given = argument is not None and [*call.arguments[argument : argument + 1]] not in (["None"], [])
+            if value is None or given:
+                continue
+            name = f"{value.name}::default"  # generated, as that of a constant
+            if name not in initializers:
+                made = ir.Value(None, name=name, shape=value.shape, type=value.type, const_value=value.const_value)
+                initializers[name] = made
+            node.replace_input_with(position, initializers[name])
 
     def name_channels(self, node: ir.Node) -> None:
         """Names a weight that has one number for each channel by the call, or by the node's place."""

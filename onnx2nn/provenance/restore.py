@@ -61,6 +61,7 @@ def _restore_nodes(keys: WeightKeys) -> None:
         if node.domain:
             continue
         operator = node.op_type
+        layers.separate_defaults(node)
         if operator == "Identity":
             split_identity(keys, node)
         elif operator == "MatMul":
