@@ -80,11 +80,8 @@ def _replace(value: ir.Value, same: ir.Value) -> None:
     """Uses an equal value instead of one, under its name if it is an output; an output that has another name stays."""
     if value.is_graph_output():
         producer = same.producer()
-        if (
-            producer is None
-            or same.is_graph_output()
-            or value not in (producer.graph or ir.Graph([], [], nodes=[])).outputs
-        ):
+        graph = None if producer is None else producer.graph
+        if graph is None or same.is_graph_output() or value not in graph.outputs:
             return
         same.name, value.name = value.name, same.name
         same.shape, same.type = value.shape, value.type

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import declared_class, step_name
+from onnx2nn.fx.blocks.scopes import declared_class, is_size, step_name
 from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
 from onnx2nn.fx.spec import Shape, Spec
@@ -45,8 +45,8 @@ def make_modules(
     for path, nodes in groups.items():
         if path in callers:
             continue  # a module that calls others
-        sizes = [node for node in nodes if _is_size(node)]
-        nodes = [node for node in nodes if not _is_size(node)] or nodes
+        sizes = [node for node in nodes if is_size(node)]
+        nodes = [node for node in nodes if not is_size(node)] or nodes
         first = _author_module(nodes[0], specs)
         if first is None or any(_author_module(other, specs) != first for other in nodes[1:]):
             continue
@@ -70,16 +70,12 @@ def make_modules(
                 root.graph.erase_node(node)
 
 
-def _is_size(node: fx.Node) -> bool:
-    return node.op == "call_method" and node.target == "size"
-
-
 def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
     if node.op not in _FUNCTIONS or not node.all_input_nodes:
         return None
     others = node.all_input_nodes[1:]
-    if node.target == "reshape" and all(map(_is_size, others)):
+    if node.target == "reshape" and all(map(is_size, others)):
         return _unflatten(node, specs)
     if others:
         return None
