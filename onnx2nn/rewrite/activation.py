@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, largest_constant_rank, parse
+from onnx2nn.rewrite.patterns import Match, attribute_of, largest_constant_rank, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -72,7 +72,7 @@ def _prelu_sample(match: Match, facts: ValueFacts) -> Sample:
 def _glu(match: Match, facts: ValueFacts) -> NewNode | None:
     """Builds a gated linear unit of the two parts of a Split, which are equal where the number of elements is even."""
     split: ir.Node = match["split"]
-    axis = split.attributes["axis"].as_int() if "axis" in split.attributes else 0
+    axis = attribute_of(split, "axis", 0)
     given = len(split.inputs) > 1 or "split" in split.attributes  # other parts would not fit, or be broadcast
     if given or len(split.outputs) != 2 or match["gate"] is not split.outputs[1]:
         return None
@@ -81,7 +81,7 @@ def _glu(match: Match, facts: ValueFacts) -> NewNode | None:
 
 def _glu_sample(match: Match, facts: ValueFacts) -> Sample:
     split: ir.Node = match["split"]
-    axis = split.attributes["axis"].as_int() if "axis" in split.attributes else 0
+    axis = attribute_of(split, "axis", 0)
     shape = [*(facts.shape(match["x"]) or (2, 3, 5, 4)[: max(4, axis + 1)])]
     shape[axis] += shape[axis] % 2
     return {"x": tuple(shape)}
