@@ -170,6 +170,8 @@ class Attempt:
             "declared": [self._declared(spec) for spec in specs],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
         }
+        if steps := self._builder.origins.steps(module.state_dict(keep_vars=True)):
+            found["steps"] = {key: of._asdict() for key, of in steps.items()}
         if self.state.left:
             found["left_to_run_time"] = list(self.state.left)
         return found

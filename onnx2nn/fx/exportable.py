@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from onnx2nn.control_flow import If
 from onnx2nn.fx.deferred import DeferredModule
+from onnx2nn.fx.quantised_operators import is_packed, replace_steps, write_packed
 from onnx2nn.fx.recurrent_operators import RECURRENT_FUNCTIONS, RECURRENT_LAYERS, replace_function, replace_layer
 from onnx2nn.optable.row import in_onnx_export
 
@@ -75,7 +76,9 @@ def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     """Returns a copy of the graph of `module` whose calls, but those of Ifs, are exported correctly."""
     copied = _NamedGraph()
     copied.output(copied.graph_copy(graph, {}))
-    older = torch.jit.is_tracing()  # the older exporter writes recurrent layers itself
+    older = torch.jit.is_tracing()  # the older exporter writes recurrent layers itself, and ONNX's operators not
+    if not older:
+        replace_steps(copied)
     for node in copied.nodes:
         if node.target in RECURRENT_FUNCTIONS and not older:
             replace_function(node)
@@ -122,6 +125,8 @@ def _operator(function: Any) -> Any:
     def call(*inputs: Any, **attributes: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # inside torch.cond, where Dynamo takes no mode
             return function(*inputs, **attributes)
+        if not torch.jit.is_tracing() and is_packed(function.row, attributes):
+            return write_packed(function.row, function, inputs, attributes)
         with _Replaced():
             return function(*inputs, **attributes)
 

@@ -50,6 +50,8 @@ def fold(
     with torch.no_grad():
         result = bounded.run(row, torch, arguments, attributes, account)
     weight = next((value for value in inputs if isinstance(value, Constant) and value.weight), None)
+    if "dequantises" in row.traits:
+        origins.note_steps(*inputs[:3])
     if weight is not None:
         origins.note_computed(result if isinstance(result, (tuple, list)) else (result,), weight)
     return result

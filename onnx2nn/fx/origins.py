@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from onnx2nn.fx.constants import Constant, memory_of
 
 
+class Steps(NamedTuple):
+    """The integers that a file has in place of a weight: the weight is `(integers - zero_point) * scale`.
+
+    Attributes:
+        kind: the integers' ONNX element type, such as `"INT8"`.
+        scale: a number, or one for each index of an axis.
+        zero_point: as `scale`.
+    """
+
+    kind: str
+    scale: float | list[float]
+    zero_point: int | list[int]
+
+
 class Origins:
     """The constants of a graph and of its inner graphs, by the address of their memory."""
 
@@ -20,6 +34,7 @@ class Origins:
         self._by_memory: dict[int, Constant] = {}
         self._computed: dict[int, StorageWeakRef] = {}
         self._initializers: dict[ir.Value, Constant] = {}
+        self._steps: dict[str, Steps] = {}
 
     def initializer(self, value: ir.Value) -> Constant:
         """Returns an initializer of an inner graph as a constant, the same object in every import of the graph."""
@@ -44,6 +59,19 @@ class Origins:
                 if memory not in self._by_memory or self._is_stale(memory):
                     self._by_memory[memory] = weight
                     self._computed[memory] = StorageWeakRef(tensor.untyped_storage())
+
+    def note_steps(self, integers: Constant, scale: Constant, zero_point: Constant | None = None) -> None:
+        """Notes with what the integers of an initializer are dequantised, where that is no number for each block."""
+        if len(scale.shape) < 2:
+            zeros = 0 if zero_point is None else zero_point.numpy().tolist()
+            self._steps[integers.name] = Steps(integers.kind.name, scale.numpy().tolist(), zeros)
+
+    def steps(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Steps]:
+        """Returns by name the steps of the tensors that come from a quantised weight."""
+        if not self._steps:
+            return {}
+        found = {name: self.find(tensor) for name, tensor in tensors.items()}
+        return {name: self._steps[of.name] for name, of in found.items() if of is not None and of.name in self._steps}
 
     def find(self, tensor: Any) -> Constant | None:
         """Returns the constant of which a tensor is a view or from which it is computed, None where there is none."""

@@ -19,7 +19,8 @@ def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> b
     """
     if author is None:
         return False
-    weights = [v.value for v in inputs if isinstance(v, Constant) and v.weight and v.name in author.names]
+    names = author.names - author.quantised if author.quantised else author.names
+    weights = [v.value for v in inputs if isinstance(v, Constant) and v.weight and v.name in names]
     parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
     return any(_is_made_of(part, weights) for part in parts)
 

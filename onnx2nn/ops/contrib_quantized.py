@@ -468,7 +468,7 @@ def quantize_linear(
     return quantize.quantize_linear_21(F, x, y_scale, y_zero_point, axis=1 if axis is None else axis, _types=_types)
 
 
-@op("DequantizeLinear", 1, domain=MICROSOFT)
+@op("DequantizeLinear", 1, domain=MICROSOFT, traits=["dequantises"])
 def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int | None = None) -> Any:
     return quantize.dequantize_linear(F, x, x_scale, x_zero_point, axis=1 if axis is None else axis)
 

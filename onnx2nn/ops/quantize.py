@@ -164,7 +164,7 @@ quantize_linear_13 = revision(quantize_linear_19, 13, without=["saturate"])
 revision(quantize_linear_13, 10, without=["axis"])
 
 
-@op("DequantizeLinear", 23, traits=["keeps_rank"])
+@op("DequantizeLinear", 23, traits=["keeps_rank", "dequantises"])
 def dequantize_linear(
     F: Any,
     x: Any,

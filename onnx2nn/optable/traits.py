@@ -13,6 +13,7 @@ Trait = Literal[
     "broadcasting",
     "channels_first",
     "commutative",
+    "dequantises",
     "elementwise",
     "keeps_rank",
     "layout_only",
@@ -34,6 +35,7 @@ Trait = Literal[
 - `broadcasting`: its inputs are broadcast against each other.
 - `channels_first`: its tensors are `(N, C, *spatial)`.
 - `commutative`: its inputs may be swapped.
+- `dequantises`: it gives `(x - x_zero_point) * x_scale` of integers `x`, its first three inputs.
 - `elementwise`: an element of the output depends on the elements at the same position of the inputs.
 - `keeps_rank`: the output has as many dimensions as the first input.
 - `layout_only`: the output has the elements of the first input in their order, in another shape.

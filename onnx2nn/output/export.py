@@ -24,6 +24,7 @@ from onnx2nn.output import wide_traces
 from onnx2nn.output.checked_sizes import tied
 from onnx2nn.output.exported_nodes import SOURCE, clean
 from onnx2nn.output.file_comparison import compare_file
+from onnx2nn.output.quantised_weights import quantise
 from onnx2nn.output.save import endless, failed_node, held_parts, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.verification.module_runs import inputs_for
@@ -203,6 +204,7 @@ def _export(
     if not lost:  # else the line names the nodes that a file holds for the example's sizes
         beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
     clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
+    quantise(program.model, getattr(_sample(module), "meta", {}).get("onnx2nn", {}).get("steps", {}))
     if isinstance(module, Vectorised):
         batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
         label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")

@@ -135,7 +135,7 @@ def _name_values(model: ir.Model) -> None:
     for node in graph.all_nodes():
         for value in node.outputs:
             if value not in fixed and value.name:
-                value.name = _unused(value.name, taken)
+                value.name = unused(value.name, taken)
 
 
 def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
@@ -154,10 +154,10 @@ def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
     taken: Counter[str] = Counter()
     for (operator, name), nodes in groups.items():
         named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
-        named.name = _unused(name, taken)
+        named.name = unused(name, taken)
         others += [(node, f"{name}/{node.op_type}") for node in nodes if node is not named]
     for node, name in others:
-        node.name = _unused(name, taken)
+        node.name = unused(name, taken)
 
 
 def _note_modules(graph: ir.Graph, sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
@@ -187,7 +187,7 @@ def _source(node: ir.Node, calls: Mapping[str, fx.Node]) -> Mapping[str, Any]:
     return found
 
 
-def _unused(name: str, taken: Counter[str]) -> str:
+def unused(name: str, taken: Counter[str]) -> str:
     """Returns `name`, with a number behind it where it is taken, and takes it."""
     unused = name
     while taken[unused]:

@@ -18,6 +18,7 @@ class Author:
         names: initializers whose name is their key.
         moved: key → how the exporter rearranged the weight (`"transposed"` or `"unsqueezed"`), for weights whose shape
             in the file is not the author's.
+        quantised: keys of weights of which the file holds integers that it dequantises.
         ties: key → initializer that is the same weight, for weights that have several keys.
         restored: key → how it was found, for keys that name no initializer of the file as it was read.
         unnamed: weights for which no key was found → why.
@@ -29,6 +30,7 @@ class Author:
     states: dict[str, State] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
+    quantised: set[str] = field(default_factory=set)
     ties: dict[str, str] = field(default_factory=dict)
     restored: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)

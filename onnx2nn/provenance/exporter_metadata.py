@@ -66,8 +66,16 @@ class Place(NamedTuple):
 
 
 def keeps_names(model: ir.Model) -> bool:
-    """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file."""
-    return model.producer_name in ("pytorch", "onnx2nn")
+    """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file.
+
+    A tool that changed such a file, as ONNX Runtime's quantiser does, put its own name in it and left the list of keys.
+    """
+    return not is_changed(model) or _SIGNATURE in model.graph.metadata_props
+
+
+def is_changed(model: ir.Model) -> bool:
+    """Returns whether another tool than torch's exporters and oneflow_bridge wrote the file."""
+    return model.producer_name not in ("pytorch", "onnx2nn")
 
 
 def signature(graph: ir.Graph) -> dict[str, State] | None:

@@ -19,6 +19,7 @@ from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
+from onnx2nn.provenance.quantised_weights import restore_quantised
 from onnx2nn.provenance.relative_positions import restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -33,7 +34,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         unfold: whether a batch normalisation that was folded into a convolution becomes a node again.
 
     Returns:
-        The record of the author's names; None where the file's exporter does not keep names.
+        The record of the author's names; None where the file does not keep names.
     """
     if is_of_genai(model):
         return restore_genai(model)
@@ -48,7 +49,10 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     tie_unused(keys)
     for value in list(keys.graph.initializers.values()) if keys.absent else ():
         restore_expanded(keys, value)
-    if keys.absent - keys.author.names:
+    lost = keys.absent - keys.author.names
+    if exporter_metadata.is_changed(model) and any(keys.author.states[key].parameter for key in lost):
+        return None  # a tool made other weights of the author's, as integers that are not dequantised
+    if lost:
         keys.author.computed = _computed(keys)
     return keys.author
 
@@ -75,6 +79,8 @@ def _restore_nodes(keys: WeightKeys) -> None:
             layers.name_channels(node)
         elif operator == "Gather":
             tie_embedding(keys, places, node)
+        elif operator == "DequantizeLinear" and keys.absent:
+            restore_quantised(keys, node)
         if operator in ("Add", "Reshape"):
             restore_table(keys, node)
 
