@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import parser
 
 import onnx2nn
 from onnx2nn.backend import prepare
@@ -273,6 +274,19 @@ def _verified(module: Any, x: torch.Tensor, folder: Path) -> Any:
 def _machine_code(module: Any, x: torch.Tensor, folder: Path) -> Any:
     onnx2nn.save(module, folder / "module.pt2", compiled=True)
     return torch._inductor.aoti_load_package(str(folder / "module.pt2"))(x)
+
+
+def test_steps_of_dynamic_quantisation_are_quotients() -> None:
+    """Not products with the rounded reciprocal of 255, as torch divides by a Python number on a GPU."""
+    module = onnx2nn.load(
+        parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (uint8[n] y, float s, uint8 z)
+        { y, s, z = DynamicQuantizeLinear(x) }""")
+    )
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        x = torch.randn(64, generator=rng) * 10
+        for found, wanted in zip(module(x.to(DEVICE)), module(x), strict=True):
+            assert torch.equal(found.cpu(), wanted)
 
 
 @pytest.mark.parametrize("use", USES)

@@ -531,9 +531,10 @@ def _rounded_to_int8(F: Any, x: Any, block: int) -> Any:
     size = x.shape[-1]
     padded = F.nn.functional.pad(x, [0, -size % block]).unflatten(-1, [-1, block])
     largest = padded.abs().amax(-1, keepdim=True)
-    inverse = F.full_like(largest, 127.0) / largest  # 127.0 / largest would multiply a rounded reciprocal
+    most = F.full_like(largest, 127.0)  # 127.0 / largest, and on a GPU largest / 127.0, would multiply by a reciprocal
+    inverse = most / largest
     steps = F.round(padded * F.where(largest < 1e-36, 0.0, inverse))
-    rounded = (steps * (largest / 127.0)).flatten(-2)[..., :size]
+    rounded = (steps * (largest / most)).flatten(-2)[..., :size]
     return x + (rounded - x).detach()  # exact, as both are within a factor of two or one is 0
 
 

@@ -212,7 +212,8 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
             return found
     numbers = F.nan_to_num(x, nan=0.0, posinf=math.inf, neginf=-math.inf)
     low, high = numbers.min().clamp(max=0.0), numbers.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
-    scale = F.where(low == high, F.ones_like(high), (high - low) / 255.0)
+    # On a GPU torch multiplies by the reciprocal of a Python number, which is rounded.
+    scale = F.where(low == high, F.ones_like(high), (high - low) / F.full_like(high, 255.0))
     zero_point = F.nan_to_num(F.round((-low / scale).clamp(0.0, 255.0)), nan=255.0)
     # The conversion to integers gives 0 for NaN.
     return (F.round(x / scale) + zero_point).clamp(0.0, 255.0).to(F.uint8), scale, zero_point.to(F.uint8)
