@@ -20,7 +20,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.output.quantised_weights import _integers
-from tests.cases import Case, contrib_quantized
+from tests.cases import Case, contrib_block_weights, contrib_quantized
 from tests.onnxnode import model_of, revisions
 
 QUANTISED = {
@@ -136,6 +136,18 @@ def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
     again = tmp_path / "again.onnx"
     assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again)
     assert "MatMulNBits" in [node.op_type for node in onnx.load(again).graph.node]
+
+
+_UNKNOWN = ("MatMulFpQ4", "MatMulBlockQuantizedFp8Weight", "MatMulNBitsMlp")
+
+
+@pytest.mark.parametrize("operator", _UNKNOWN)
+def test_operators_that_onnxruntime_lacks_are_written_as_arithmetic(operator: str, tmp_path: Path) -> None:
+    case = next(case for case in contrib_block_weights.CASES if case.operator == operator)
+    model, feeds = model_of(case, revisions(case)[-1])
+    again = tmp_path / "again.onnx"
+    assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again, example_inputs=[*feeds.values()])
+    assert not any(node.domain for node in onnx.load(again).graph.node)
 
 
 @given(st.data())

@@ -125,7 +125,7 @@ def _operator(function: Any) -> Any:
     def call(*inputs: Any, **attributes: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # inside torch.cond, where Dynamo takes no mode
             return function(*inputs, **attributes)
-        if not torch.jit.is_tracing() and is_packed(function.row, attributes):
+        if not torch.jit.is_tracing() and is_packed(function.row, inputs, attributes):
             return write_packed(function.row, function, inputs, attributes)
         with _Replaced():
             return function(*inputs, **attributes)

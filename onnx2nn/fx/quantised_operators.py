@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +18,20 @@ _FOUND_AGAIN = {"_at_run_time", "_outputs"}
 """Facts that a file says of a node without its attributes."""
 
 
-def is_packed(row: Row, given: dict[str, Any]) -> bool:
-    """Returns whether an operator's call has weights that stay packed, in the types that its tensors have.
+def is_packed(row: Row, inputs: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    """Returns whether a call is of an operator on quantised numbers, in the types that its tensors have.
 
     Args:
         row: of the operator.
+        inputs: of the call.
         given: attributes and facts of the call.
     """
-    return row.call == "packed" and given.keys() - row.attributes.keys() <= _FOUND_AGAIN
+    if "runs_packed" not in row.traits or not given.keys() - row.attributes.keys() <= _FOUND_AGAIN:
+        return False
+    return all(value is None or isinstance(value, torch.Tensor) for value in inputs)
 
 
-def write_packed(row: Row, function: Any, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+def write_packed(row: Row, function: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Returns a call that torch.onnx.export writes as the ONNX operator of `row`.
 
     Args:

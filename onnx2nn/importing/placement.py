@@ -157,8 +157,8 @@ def layer_name(node: ir.Node, step: int, weight: str) -> LayerName:
     return LayerName(split_path(name), nameless=True)
 
 
-_WEIGHT = re.compile(r"weight|w_\d+")
-"""Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`)."""
+_WEIGHT = re.compile(r"(weight|w_\d+)(_quantized)?")
+"""Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`), and of the integers of a quantised one."""
 
 _SUFFIXED = re.compile(r"(.+)_(?:w|weight|kernel|scale|gamma)(?:_\d+)?")
 """Names of a layer's weight in MXNet and Caffe2: `conv0_weight`, `conv2_1/x1_w_0`."""

@@ -309,7 +309,14 @@ def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> An
     return [(quantize.shape_of_product(A, B), scale.dtype)]
 
 
-@op("MatMulIntegerToFloat", 1, domain=MICROSOFT, call="packed", results=_results_of_float_product)
+@op(
+    "MatMulIntegerToFloat",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_float_product,
+    traits=["runs_packed"],
+)
 def matmul_integer_to_float(
     F: Any,
     A: Any,
@@ -327,7 +334,14 @@ def matmul_integer_to_float(
     return y if bias is None else y + bias
 
 
-@op("DynamicQuantizeMatMul", 1, domain=MICROSOFT, call="packed", results=_results_of_float_product)
+@op(
+    "DynamicQuantizeMatMul",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_float_product,
+    traits=["runs_packed"],
+)
 def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None) -> Any:
     """A is quantised to 8 bits over its range, as by DynamicQuantizeLinear."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
@@ -538,7 +552,7 @@ def _rounded_to_int8(F: Any, x: Any, block: int) -> Any:
     return x + (rounded - x).detach()  # exact, as both are within a factor of two or one is 0
 
 
-@op("MatMulNBits", 1, domain=MICROSOFT, call="packed")
+@op("MatMulNBits", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
 def matmul_nbits(
     F: Any,
     A: Any,
@@ -599,7 +613,7 @@ def bnb4_weight(F: Any, B: Any, absmax: Any, *, K: int, N: int, block_size: int,
     return (table[codes] * scales).reshape([N, K])
 
 
-@op("MatMulBnb4", 1, domain=MICROSOFT, call="packed")
+@op("MatMulBnb4", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
 def matmul_bnb4(
     F: Any,
     A: Any,

@@ -196,7 +196,13 @@ def _results_of_dynamic_quantisation(F: Any, x: Any) -> Any:
     return [(x.shape, F.uint8), ([], x.dtype), ([], F.uint8)]
 
 
-@op("DynamicQuantizeLinear", 11, call="packed", results=_results_of_dynamic_quantisation)
+@op(
+    "DynamicQuantizeLinear",
+    11,
+    call="packed",
+    results=_results_of_dynamic_quantisation,
+    traits=["runs_packed"],
+)
 def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """The standard is silent about three inputs, whose results are ONNX Runtime's.
 
@@ -327,7 +333,14 @@ def _results_of_integer_product(F: Any, A: Any, B: Any, *_: Any) -> Any:
     return [(shape_of_product(A, B), F.int32)]
 
 
-@op("MatMulInteger", 10, call="packed", results=_results_of_integer_product, float_form=FloatForm("MatMul", -1))
+@op(
+    "MatMulInteger",
+    10,
+    call="packed",
+    results=_results_of_integer_product,
+    traits=["runs_packed"],
+    float_form=FloatForm("MatMul", -1),
+)
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
     """Computed in a float type that holds every sum exactly, as torch lacks fast integer products on some devices."""
     return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
@@ -337,7 +350,14 @@ def _results_of_qlinear_product(F: Any, a: Any, _a: Any, _b: Any, b: Any, *param
     return [(shape_of_product(a, b), parameters[-1].dtype)]
 
 
-@op("QLinearMatMul", 10, call="packed", results=_results_of_qlinear_product, float_form=FloatForm("MatMul", -1))
+@op(
+    "QLinearMatMul",
+    10,
+    call="packed",
+    results=_results_of_qlinear_product,
+    traits=["runs_packed"],
+    float_form=FloatForm("MatMul", -1),
+)
 def qlinear_matmul(
     F: Any,
     a: Any,
@@ -435,7 +455,7 @@ def _results_of_integer_conv(F: Any, x: Any, w: Any, *_: Any, **attributes: Any)
     10,
     call="packed",
     results=_results_of_integer_conv,
-    traits=["channels_first", "keeps_rank"],
+    traits=["channels_first", "keeps_rank", "runs_packed"],
     float_form=FloatForm("Conv", 0),
 )
 def conv_integer(
@@ -478,7 +498,7 @@ def _results_of_qlinear_conv(
     10,
     call="packed",
     results=_results_of_qlinear_conv,
-    traits=["channels_first", "keeps_rank"],
+    traits=["channels_first", "keeps_rank", "runs_packed"],
     float_form=FloatForm("Conv", 0),
 )
 def qlinear_conv(

@@ -25,6 +25,7 @@ Trait = Literal[
     "passes_on",
     "recurrent",
     "reduction",
+    "runs_packed",
     "takes_apart",
     "thread_dependent",
     "value_preserving",
@@ -47,6 +48,8 @@ Trait = Literal[
 - `passes_on`: its result is its input, which may also be a sequence or an optional, with or without an element.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
+- `runs_packed`: it computes on quantised numbers as they are stored, in ONNX Runtime too, on every processor; files
+  that torch.onnx.export writes have it, and not its arithmetic.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.
 - `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.

@@ -67,6 +67,28 @@ class LayerWeights:
         if len(numbered) == 2:
             keys.author.unnamed[place.path] = _FOLDED
 
+    def name_folded_bias(self, node: ir.Node) -> None:
+        """Names the bias that the newer exporter made of a folded batch normalisation, in a file without its notes."""
+        keys, weight, bias = self._keys, weight_input(node, 1), weight_input(node, 2)
+        if keys.author.listed or weight is None or bias is None or bias.name != f"{weight.name}_bias":
+            return
+        path = (weight.name or "").removesuffix(".weight")
+        if path != weight.name and keys.is_free(f"{path}.bias"):
+            keys.author.names.discard(bias.name)
+            keys.rename(bias, f"{path}.bias", "the name that the exporter gives the bias of a folded normalisation")
+            keys.author.unnamed[path] = _FOLDED
+
+    def name_by_bias(self, node: ir.Node) -> None:
+        """Names the matrix of a Gemm that a simplifier made of the product and the sum of an nn.Linear by its bias."""
+        keys, weight, bias = self._keys, weight_input(node, 1), weight_input(node, 2)
+        if keys.author.listed or weight is None or bias is None or not _is_transposed(node):
+            return
+        module, _, last = (bias.name or "").rpartition(".")
+        known = module and last.endswith("bias") and bias.name in keys.author.names
+        key = f"{module}.{last[:-4]}weight"  # of `in_proj_bias` too
+        if known and not keys.is_key(weight.name or "") and keys.is_free(key):
+            keys.rename(weight, key, f"its product is added to {bias.name!r}", "transposed")
+
     def _is_further_call(self, node: ir.Node, path: str, slots: Mapping[str, ir.Value]) -> bool:
         """Makes a further call of a layer read the weights of the first one, of which the exporter computed others.
 

@@ -19,7 +19,7 @@ from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.quantised_weights import restore_quantised
+from onnx2nn.provenance.quantised_weights import holds_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -50,8 +50,8 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     for value in list(keys.graph.initializers.values()) if keys.absent else ():
         restore_expanded(keys, value)
     lost = keys.absent - keys.author.names
-    if exporter_metadata.is_changed(model) and any(keys.author.states[key].parameter for key in lost):
-        return None  # a tool made other weights of the author's, as integers that are not dequantised
+    if exporter_metadata.is_changed(model) and holds_integers(model.graph):
+        return None  # an import has these weights in its state, which the author's has not
     if lost:
         keys.author.computed = _computed(keys)
     return keys.author
@@ -72,14 +72,16 @@ def _restore_nodes(keys: WeightKeys) -> None:
             matrices.restore(node)
         elif operator in LAYERS:
             layers.name_by_place(node)
+            layers.name_by_bias(node)
             layers.drop_zeros(node)
             layers.add_zeros(node)
             unfold_batch_norm(keys, node)
+            layers.name_folded_bias(node)
         elif operator in ("PRelu", "Mul", "Add"):
             layers.name_channels(node)
         elif operator == "Gather":
             tie_embedding(keys, places, node)
-        elif operator == "DequantizeLinear" and keys.absent:
+        elif operator == "DequantizeLinear":
             restore_quantised(keys, node)
         if operator in ("Add", "Reshape"):
             restore_table(keys, node)

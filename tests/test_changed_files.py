@@ -1,0 +1,62 @@
+"""Files of torch's exporters that simplifiers and quantisers changed: names are the author's where they say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper, parser
+from torch import nn
+
+import onnx2nn
+
+_RNG = np.random.default_rng(0)
+
+
+def _model(text: str, producer: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """Returns a model in whose text `w0`, `w1`, ... stand for the names of the weights."""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18], producer_name: "{producer}"> {text}')
+    names = {f"w{number}": name for number, name in enumerate(weights)}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+def _normal(*shape: int) -> np.ndarray:
+    return _RNG.normal(size=shape).astype(np.float32)
+
+
+def test_a_product_and_a_sum_that_became_a_gemm_are_a_linear_layer() -> None:
+    """onnxsim puts Reshapes around it, and keeps the exporter's number for the transposed matrix."""
+    weight, bias = _normal(4, 6), _normal(6)
+    text = """g (float[n, 3, 4] x) => (float[n, 3, 6] y) {
+        rows = Constant <value = int64[2] {-1, 4}> () flat = Reshape (x, rows) sums = Gemm (flat, w0, w1)
+        back = Constant <value = int64[3] {-1, 3, 6}> () y = Reshape (sums, back) }"""
+    module = onnx2nn.load(_model(text, "pytorch", {"val_15": weight, "fc.bias": bias}))
+    assert isinstance(module.fc, nn.Linear)
+    assert set(module.state_dict()) == {"fc.weight", "fc.bias"}
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(module(x), x @ torch.from_numpy(weight) + torch.from_numpy(bias))
+
+
+def test_a_folded_normalisation_leaves_a_convolution_with_a_bias() -> None:
+    """ONNX Runtime's preparation for quantisation drops the notes of the newer exporter, which say what it folded."""
+    text = "g (float[n, 3, 8, 8] x) => (float[n, 4, 8, 8] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w0, w1) }"
+    weights = {"block.conv.weight": _normal(4, 3, 3, 3), "block.conv.weight_bias": _normal(4)}
+    module = onnx2nn.load(_model(text, "pytorch", weights))
+    assert isinstance(module.block.conv, nn.Conv2d)
+    assert set(module.state_dict()) == {"block.conv.weight", "block.conv.bias"}
+    assert "block.conv" in module.meta["onnx2nn"]["naming"]["unnamed"]
+
+
+@pytest.mark.parametrize("producer", ["onnx.quantize", "pytorch"])
+def test_a_layer_of_quantised_weights_has_the_path_of_these(producer: str) -> None:
+    text = """g (float[n, 3, 8, 8] x) => (float[n, 4, 8, 8] y)
+        { w = DequantizeLinear (w0, w1) y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
+    integers = _RNG.integers(-128, 128, (4, 3, 3, 3), np.int8)
+    weights = {"block.conv.weight_quantized": integers, "block.conv.weight_scale": np.array(0.1, np.float32)}
+    module = onnx2nn.load(_model(text, producer, weights))
+    assert isinstance(module.block.conv, nn.Conv2d)
+    assert set(module.state_dict()) == {"block.conv.weight"}
