@@ -138,7 +138,7 @@ def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
     assert "MatMulNBits" in [node.op_type for node in onnx.load(again).graph.node]
 
 
-_UNKNOWN = ("MatMulFpQ4", "MatMulBlockQuantizedFp8Weight", "MatMulNBitsMlp")
+_UNKNOWN = ("MatMulNBitsMlp", "MatMulNBitsQkv")
 
 
 @pytest.mark.parametrize("operator", _UNKNOWN)
