@@ -153,6 +153,14 @@ def test_words_of_python_and_torch(name: str, where: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("where", ["{}", "block.{}", "{}.layer"])
+def test_keywords_in_the_keys_of_an_author(where: str, tmp_path: Path) -> None:
+    """`nn.ModuleDict({"in": ...})` has such keys; torch.fx writes `self.in`, which is no Python."""
+    model = model_of(where.format("in"))
+    model.producer_name = "pytorch"
+    check(onnx2nn.load(model), 2 * X.relu(), tmp_path, export=True)
+
+
+@pytest.mark.parametrize("where", ["{}", "block.{}", "{}.layer"])
 def test_attributes_of_modules(where: str) -> None:
     """A layer with the name of any attribute that a module of an import or a block has."""
     assert {"naming_report", "graph", "code", "meta", "kind", "forward", "share", "__copy__"} <= set(members())

@@ -284,6 +284,22 @@ def test_folded_batch_norm_is_an_addition() -> None:
     check_same(run(module, inputs), run(literal, inputs), "with batch normalisations")
 
 
+@pytest.mark.parametrize("reader", ["a node", "an output"])
+def test_a_folded_bias_that_is_read_elsewhere_stays(reader: str) -> None:
+    """The bias of a convolution, to which a batch normalisation's was added, cannot be divided among both then."""
+    inputs = PARTS[0]
+    model = onnx.load(EXPORTERS["dynamo"]("names_parts_False", seeded(Parts), *PARTS))
+    convolution = next(node for node in model.graph.node if node.op_type == "Conv" and len(node.input) > 2)
+    bias = convolution.input[2]
+    if reader == "a node":
+        model.graph.node.append(helper.make_node("Neg", [bias], ["read"]))
+    read = helper.make_tensor_value_info("read" if reader == "a node" else bias, onnx.TensorProto.FLOAT, [8])
+    model.graph.output.append(read)
+    module = onnx2nn.load(model)
+    check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "with the bias")
+    assert bias in module.state_dict()
+
+
 def test_folded_batch_norm_without_a_name_is_reported() -> None:
     original, path, _ = _exported("resnet18", "torchscript")
     module = onnx2nn.load(path)

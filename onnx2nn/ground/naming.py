@@ -101,14 +101,14 @@ class Names:
     """
 
     def __init__(self, taken: Collection[str] = (), outer: Collection[str] = ()) -> None:
-        self._taken = frozenset(taken)
+        self._taken = frozenset((*taken, *keyword.kwlist))  # torch.fx writes `self.in` for the path `in`
         self._outer = frozenset(outer)
         self._leaves: set[str] = set()
         self._reserved: set[str] = set()
         self._containers: set[str] = set()
 
     def _possible(self, steps: Sequence[str]) -> list[str]:
-        """Returns `steps` with an underscore after the names of members."""
+        """Returns `steps` with an underscore after the names of members and the keywords of Python."""
         if self._taken.isdisjoint(steps) and self._outer.isdisjoint(steps[:1]):
             return list(steps)
         first = [f"{step}_" if step in self._outer else step for step in steps[:1]]

@@ -42,6 +42,9 @@ def unfold_batch_norm(keys: WeightKeys, node: ir.Node) -> None:
     known = [state.key for state in states if state is not None]
     if slot != "weight" or len(known) < 4 or any(key in keys.graph.initializers for key in known):
         return
+    own = f"{prefix}.bias"
+    if _is_read_beside(node, keys.graph.initializers.get(own)):
+        return
     if not keys.unfold:
         for key in known:
             keys.author.unnamed[key] = "a batch normalisation that the exporter folded into the layer before it"
@@ -51,13 +54,17 @@ def unfold_batch_norm(keys: WeightKeys, node: ir.Node) -> None:
         np.zeros(output_channels(node, weight), weight.const_value.dtype.numpy()) if bias is None else array_of(bias)
     )
     _insert(keys, node, added, known, momentum, epsilon)
-    own = f"{prefix}.bias"
     node.resize_inputs(3)
     node.replace_input_with(2, None)
     if own in keys.author.states:
         keys.graph.initializers.pop(own, None)  # the folded bias has the name of the convolution's own
         keys.add(own, np.zeros_like(added), "the exporter folded it into the batch normalisation's bias")
         node.replace_input_with(2, keys.graph.initializers[own])
+
+
+def _is_read_beside(node: ir.Node, value: ir.Value | None) -> bool:
+    """Returns whether others than `node` need the values that the file has under the name of its bias."""
+    return value is not None and (value.is_graph_output() or any(user is not node for user, _ in value.uses()))
 
 
 def _insert(
