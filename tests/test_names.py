@@ -300,6 +300,17 @@ def test_a_folded_bias_that_is_read_elsewhere_stays(reader: str) -> None:
     assert bias in module.state_dict()
 
 
+def test_a_bias_of_another_layer_beside_the_own_one() -> None:
+    """A layer adds another's bias, and the file has one of its own, which nothing reads."""
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    inputs = (_normal(2, 3, 4),)
+    model = onnx.load(EXPORTERS["torchscript"]("names_two_biases", seeded(lambda: layers), inputs, (_normal(1, 2, 4),)))
+    for node in model.graph.node:
+        node.input[:] = ["0.bias" if name == "2.bias" else name for name in node.input]
+    module = onnx2nn.load(model)
+    check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "one bias")
+
+
 def test_folded_batch_norm_without_a_name_is_reported() -> None:
     original, path, _ = _exported("resnet18", "torchscript")
     module = onnx2nn.load(path)

@@ -68,8 +68,9 @@ class MatMulWeights:
                     add.replace_input_with(add.inputs.index(bias), keys.graph.initializers[f"{first}.{last}"])
                 return [(f"{first}.{weight}", BY_PLACE)]
             names.append(f"{path}.{weight}")
-            if bias in add.inputs and place == self._places(add):  # a bias of its own, tied to that bias
-                add.replace_input_with(add.inputs.index(bias), keys.tie(f"{path}.{last}", bias))
+            own = f"{path}.{last}"
+            if bias in add.inputs and place == self._places(add) and keys.is_free(own):  # its own, tied to that bias
+                add.replace_input_with(add.inputs.index(bias), keys.tie(own, bias))
         if not alone:
             return []
         first_key = f"{without_call_number(path)}.weight"  # of a module without bias whose calls are numbered
