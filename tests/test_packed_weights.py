@@ -342,3 +342,70 @@ def test_torchao_reads_weights_that_have_elements() -> None:
     product = Product(24, 64, 32, 4, "absent", False, False, False, 0)
     with pytest.raises(InputError, match="quantized='torchao' needs weights with elements"):
         onnx2nn.load(product.model(0), quantized="torchao", device="meta")
+
+
+def _any_batch(operator: str, inputs: list[str], weights: dict[str, np.ndarray], **attributes: Any) -> onnx.ModelProto:
+    """Returns a product of ONNX Runtime's, of `(batch, length, channels)`, with the rectified input added to it."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node(operator, ["r", *inputs], ["p"], domain="com.microsoft", **attributes),
+        helper.make_node("Add", ["p", "r"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "any_batch",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", "channels"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("operator", ["MatMulNBits", "MatMulBnb4"])
+def test_shapes_of_products_are_known(operator: str) -> None:
+    """Data decide nothing about the shape of a product; a wrong number of channels is an error at the entry."""
+    codes = np.random.default_rng(0).integers(0, 256, (16, 1, 8), np.uint8)
+    scales = np.linspace(0.1, 0.2, 16, dtype=np.float32)
+    if operator == "MatMulNBits":
+        model = _any_batch(operator, ["w", "s"], {"w": codes, "s": scales[:, None]}, K=16, N=16, bits=4, block_size=16)
+    else:
+        weights = {"w": codes.reshape(-1), "s": scales}
+        model = _any_batch(operator, ["w", "s"], weights, K=16, N=16, block_size=16, quant_type=1)
+    with pytest.warns(UserWarning, match="channels is 16"):
+        module = onnx2nn.load(model)
+    assert [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]] == ["channels == 16"]
+    assert "by_data" not in module.code
+    x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    _check(module(x), session.run(None, {"x": x.numpy()})[0])
+    with pytest.raises(ValueError, match="channels == 16"):
+        module(x[..., :15])
+    program = torch.export.export(
+        module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    )
+    assert torch.equal(program.module()(x[:1, :2]), module(x[:1, :2]))
+
+
+def test_shapes_of_rows_of_packed_tables_are_known() -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (9, 8), np.uint8)
+    scales = np.linspace(0.1, 0.2, 9, dtype=np.float32)[:, None]
+    nodes = [
+        helper.make_node("GatherBlockQuantized", ["w", "i", "s"], ["r"], domain="com.microsoft", block_size=16),
+        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["r", "t"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "rows",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ["batch", "length"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(codes, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    module = onnx2nn.load(model)
+    assert "Require" not in module.code
+    rows = torch.tensor([[0, 8, 3]])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    _check(module(rows), session.run(None, {"i": rows.numpy()})[0])

@@ -8,7 +8,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.cast import convert, element_of
 from onnx2nn.ops.contrib_fused import MICROSOFT
-from onnx2nn.ops.contrib_quantized import matmul_nbits
+from onnx2nn.ops.contrib_quantized import matmul_nbits, results_of_linear, shape_of_linear
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, NeedsValues
 
@@ -21,7 +21,11 @@ def _along_rows(scale: Any, block_size: int, columns: Any) -> Any:
     return scale.repeat_interleave(block_size, 1)[:, :columns]
 
 
-@op("MatMulBlockQuantizedFp8Weight", 1, domain=MICROSOFT, call="packed")
+def _results_of_fp8(F: Any, A: Any, B: Any, *_: Any, **__: Any) -> Any:
+    return [(shape_of_linear(A, B.shape[1], B.shape[0]), A.dtype)]
+
+
+@op("MatMulBlockQuantizedFp8Weight", 1, domain=MICROSOFT, call="packed", results=_results_of_fp8)
 def matmul_block_quantized_fp8_weight(
     F: Any, A: Any, B: Any, b_scale: Any, a_scale: Any = None, bias: Any = None, *, block_size: int = 128
 ) -> Any:
@@ -33,7 +37,11 @@ def matmul_block_quantized_fp8_weight(
     return F.nn.functional.linear(x, weight, None if bias is None else bias.to(F.float32)).to(A.dtype)
 
 
-@op("MatMulBlockQuantizedFp4Weight", 1, domain=MICROSOFT, call="packed")
+def _results_of_fp4(F: Any, A: Any, B: Any, *_: Any, **__: Any) -> Any:
+    return [(shape_of_linear(A, B.shape[1] * 2, B.shape[0]), A.dtype)]
+
+
+@op("MatMulBlockQuantizedFp4Weight", 1, domain=MICROSOFT, call="packed", results=_results_of_fp4)
 def matmul_block_quantized_fp4_weight(
     F: Any,
     A: Any,
@@ -89,7 +97,13 @@ def gemm_float8(
     return convert(F, F.relu(Y) if activation == "RELU" else Y, element_of(dtype))
 
 
-@op("MatMulFpQ4", 1, domain=MICROSOFT, static=["B_shape"], call="packed")
+def _results_of_fp_q4(F: Any, A: Any, B: Any, B_shape: Any, **_: Any) -> Any:
+    if not isinstance(B_shape, (list, tuple)):
+        raise NeedsValues("the shape of the blob")
+    return [(shape_of_linear(A, *B_shape), A.dtype)]
+
+
+@op("MatMulFpQ4", 1, domain=MICROSOFT, static=["B_shape"], call="packed", results=_results_of_fp_q4)
 def matmul_fp_q4(F: Any, A: Any, B: Any, B_shape: Any, *, blk_quant_type: int = 1) -> Any:
     """A times a matrix `(K, N)` in a blob of its columns' blocks of 32: a float32 scale, a zero point, 16 bytes.
 
@@ -120,7 +134,11 @@ def _normalised(F: Any, A: Any, skip: Any, scale: Any, epsilon: float) -> tuple[
     return normal.to(A.dtype), total
 
 
-@op("MatMulNBitsMlp", 1, domain=MICROSOFT, call="packed")
+def _results_of_mlp(F: Any, A: Any, *_: Any, K: int, N: int, _outputs: int = 1, **__: Any) -> Any:
+    return [(shape_of_linear(A, K, N), A.dtype), ([*A.shape], A.dtype)][:_outputs]
+
+
+@op("MatMulNBitsMlp", 1, domain=MICROSOFT, call="packed", results=_results_of_mlp)
 def matmul_nbits_mlp(
     F: Any,
     A: Any,
@@ -141,7 +159,7 @@ def matmul_nbits_mlp(
     block_size: int,
     epsilon: float = 1e-05,
     _outputs: int = 1,
-) -> Any:
+) -> tuple[Any, ...]:
     """SiLU of one MatMulNBits times another, of A or its RMS normalisation; the second output is A + skip."""
     if activation != "silu":
         raise OperatorError(f"activation={activation!r} is not supported: silu is the one that is documented.")
@@ -150,10 +168,15 @@ def matmul_nbits_mlp(
     gate = matmul_nbits(F, x, gate_B, gate_scales, None, None, gate_bias, **options)
     up = matmul_nbits(F, x, up_B, up_scales, None, None, up_bias, **options)
     Y = F.nn.functional.silu(gate) * up
-    return Y if _outputs == 1 else (Y, total)
+    return (Y, total)[:_outputs]
 
 
-@op("MatMulNBitsQkv", 1, domain=MICROSOFT, call="packed")
+def _results_of_qkv(F: Any, A: Any, *_: Any, K: int, Nkv: int, Nq: int, _outputs: int = 3, **__: Any) -> Any:
+    shapes = [*(shape_of_linear(A, K, rows) for rows in (Nq, Nkv, Nkv)), [*A.shape]]
+    return [(shape, A.dtype) for shape in shapes[:_outputs]]
+
+
+@op("MatMulNBitsQkv", 1, domain=MICROSOFT, call="packed", results=_results_of_qkv)
 def matmul_nbits_qkv(
     F: Any,
     A: Any,
@@ -187,7 +210,7 @@ def matmul_nbits_qkv(
     return (Q, key, value, total)[:_outputs]
 
 
-@op("MatMulNBitsQLoRA", 1, domain=MICROSOFT, call="packed")
+@op("MatMulNBitsQLoRA", 1, domain=MICROSOFT, call="packed", results=results_of_linear)
 def matmul_nbits_qlora(
     F: Any,
     X: Any,

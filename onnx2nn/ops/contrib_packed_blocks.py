@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import convert, element_of
 from onnx2nn.ops.contrib_fused import MICROSOFT
+from onnx2nn.ops.contrib_quantized import results_of_linear
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED
 
@@ -132,7 +133,11 @@ def _unpacked(F: Any, data: Any, kind: int) -> Any:
     return known.unpack(F, data.unflatten(-1, (-1, known.size))).flatten(-2)
 
 
-@op("GatherPacked", 1, domain=MICROSOFT, call="packed")
+def _results_of_gather(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int = 16, **_: Any) -> Any:
+    return [([*indices.shape, K], getattr(F, element_of(output_dtype).dtype))]
+
+
+@op("GatherPacked", 1, domain=MICROSOFT, call="packed", results=_results_of_gather)
 def gather_packed(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int = 16, packed_type: int) -> Any:
     """Rows of a packed table `(vocabulary, bytes)`, unpacked; an index that is no row means the first row."""
     row = indices.to(F.int64)
@@ -141,7 +146,7 @@ def gather_packed(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int 
     return convert(F, found.reshape([*indices.shape, K]), element_of(output_dtype))
 
 
-@op("MatMulPacked", 1, domain=MICROSOFT, call="packed")
+@op("MatMulPacked", 1, domain=MICROSOFT, call="packed", results=results_of_linear)
 def matmul_packed(
     F: Any, A: Any, B: Any, global_scale: Any = None, *, K: int, N: int, activation_type: str = "none", packed_type: int
 ) -> Any:

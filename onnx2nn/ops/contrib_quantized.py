@@ -25,6 +25,7 @@ from onnx2nn.ops.rnn import (
     settings,
     summed,
 )
+from onnx2nn.ops.shape import demand
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, FloatForm, Lookup, NeedsValues, has_values
 
@@ -487,12 +488,17 @@ def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *,
     return quantize.dequantize_linear(F, x, x_scale, x_zero_point, axis=1 if axis is None else axis)
 
 
+def _in_a_byte(bits: int) -> int:
+    """Returns how many numbers of so many bits a byte holds."""
+    if bits not in (2, 4, 8):
+        raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
+    return 8 // bits
+
+
 def unpacked(F: Any, packed: Any, bits: int) -> Any:
     """Returns the unsigned `bits`-bit numbers in the bytes `packed`, low bits first, along the last dimension."""
-    if bits == 8:
+    if _in_a_byte(bits) == 1:
         return packed
-    if bits not in (2, 4):
-        raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
     mask = (1 << bits) - 1
     if has_values(F, packed) and hasattr(F, "bitwise_right_shift"):  # four times as fast as a division
         return F.stack([(packed >> shift) & mask for shift in range(0, 8, bits)], -1).flatten(-2)
@@ -552,7 +558,25 @@ def _rounded_to_int8(F: Any, x: Any, block: int) -> Any:
     return x + (rounded - x).detach()  # exact, as both are within a factor of two or one is 0
 
 
-@op("MatMulNBits", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
+def shape_of_linear(x: Any, columns: Any, rows: Any) -> list[Any]:
+    """Returns the shape of `x` times the transpose of a weight `(rows, columns)`."""
+    demand(x.shape[-1] == columns, "the inner dimension of a product")
+    return [*x.shape[:-1], rows]
+
+
+def results_of_linear(F: Any, A: Any, *_: Any, K: int, N: int, **__: Any) -> Any:
+    """The results of a product of `A` with a weight `(N, K)` in any form, in A's type."""
+    return [(shape_of_linear(A, K, N), A.dtype)]
+
+
+@op(
+    "MatMulNBits",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=results_of_linear,
+    traits=["runs_packed"],
+)
 def matmul_nbits(
     F: Any,
     A: Any,
@@ -613,7 +637,18 @@ def bnb4_weight(F: Any, B: Any, absmax: Any, *, K: int, N: int, block_size: int,
     return (table[codes] * scales).reshape([N, K])
 
 
-@op("MatMulBnb4", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
+def _results_of_bnb4(F: Any, A: Any, *_: Any, K: int, N: int, transB: int = 1, **__: Any) -> Any:
+    return [(shape_of_linear(A, *((K, N) if transB else (N, K))), A.dtype)]
+
+
+@op(
+    "MatMulBnb4",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_bnb4,
+    traits=["runs_packed"],
+)
 def matmul_bnb4(
     F: Any,
     A: Any,
@@ -632,11 +667,34 @@ def matmul_bnb4(
     return F.nn.functional.linear(A.to(F.float32), weight if transB else weight.t()).to(A.dtype)
 
 
+def _holds_packed(F: Any, data: Any, types: Any) -> bool:
+    """Returns whether numbers of fewer than 8 bits are packed in the bytes of `data`, of `types` in the file."""
+    return data.dtype == F.uint8 and not (types is not None and types[0] in ("INT4", "UINT4"))
+
+
+def _results_of_block_gather(
+    F: Any,
+    data: Any,
+    indices: Any,
+    scales: Any,
+    *_: Any,
+    bits: int = 4,
+    gather_axis: int = 0,
+    _types: Any = None,
+    **__: Any,
+) -> Any:
+    axis, shape = from_front(gather_axis, data.ndim), [*data.shape]
+    if _holds_packed(F, data, _types):
+        shape[-1] *= _in_a_byte(bits)
+    return [([*shape[:axis], *indices.shape, *shape[axis + 1 :]], scales.dtype)]
+
+
 @op(
     "GatherBlockQuantized",
     1,
     domain=MICROSOFT,
     call="packed",
+    results=_results_of_block_gather,
     lookups=(Lookup("indices", "data", "gather_axis"),),
 )
 def gather_block_quantized(
@@ -656,9 +714,8 @@ def gather_block_quantized(
 
     An index out of range gives zeros.
     """
-    whole = _types is not None and _types[0] in ("INT4", "UINT4")
     gather_axis, quantize_axis = from_front(gather_axis, data.ndim), from_front(quantize_axis, data.ndim)
-    packed = data.dtype == F.uint8 and not whole
+    packed = _holds_packed(F, data, _types)
     size = data.shape[gather_axis]
     inside = (indices >= -size) & (indices < size)
     rows = F.where(inside, indices % size, 0).flatten().to(F.int64)

@@ -15,6 +15,7 @@ from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv, window_of
+from onnx2nn.ops.shape import demand
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values, in_onnx_export
@@ -326,6 +327,7 @@ def shape_of_product(A: Any, B: Any) -> list[Any]:
     same = B.ndim == A.ndim and all((a == b) is True for a, b in zip(batch, B.shape, strict=False))
     if (B.ndim > 2 and not same) or A.ndim < 1 or B.ndim < 1:
         raise NeedsValues("the shape of a product of batches")
+    demand(A.shape[-1] == B.shape[-2 if B.ndim > 1 else 0], "the inner dimension of a product")
     return [*A.shape[:-1], *(B.shape[-1:] if B.ndim > 2 else B.shape[1:])]
 
 
@@ -422,6 +424,7 @@ def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bia
 def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
     """Returns the shape of a convolution of a tensor of shape `x` with weights of shape `w`. Source: ONNX Conv-22."""
     rank, (strides, pads, dilations) = len(w) - 2, window_of(x, w, _WINDOW | attributes)
+    demand(x[1] == w[1] * attributes.get("group", 1), "the channels of a convolution")
     sizes = zip(x[2:], w[2:], pads[:rank], pads[rank:], strides, dilations, strict=True)
     spatial = [
         (size + begin + end - (kernel - 1) * dilation - 1) // stride + 1
