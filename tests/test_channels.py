@@ -211,6 +211,20 @@ def test_a_weight_stays_one_under_its_name() -> None:
     assert sorted(tuple(p.shape) for p in parameters.values())[-1] == (3, 1, 1)
 
 
+def test_a_weight_that_is_an_output_stays_channels_last() -> None:
+    nodes = [
+        _transpose("x", "f", 4, first=True),
+        helper.make_node("Softplus", ["f"], ["g"]),
+        _transpose("g", "l", 4, first=False),
+        helper.make_node("Add", ["l", "w"], ["a"]),
+        _transpose("a", "h", 4, first=True),
+        helper.make_node("Softplus", ["h"], ["y"]),
+    ]
+    model = onnx.load_model_from_string(_model(nodes, w=np.array([1, 2, 3], np.float32).reshape(1, 1, 3)))
+    model.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, None))
+    _check(model.SerializeToString(), 1)
+
+
 def test_a_form_that_is_wrong_is_dropped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = channels_first_forms.ChannelsFirstForm(attributes={"axis": 2}, output_rank=4)
     monkeypatch.setitem(channels_first_forms.FORMS, "Softmax", lambda *args: wrong)

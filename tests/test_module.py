@@ -19,6 +19,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.fx.graph_module import lay_out_state
+from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.module_tree import container
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import TraceError
@@ -233,6 +234,23 @@ def test_an_unused_layer_goes_with_its_weight(order: tuple[str, str]) -> None:
     module = tracer.finish(tracer.wrap(weight, Spec(((3, 3),), torch.float32)))
     assert set(dict(module.named_parameters())) == {"block.other.weight", "block.other.bias"}
     assert module(torch.zeros(2, 3)) is module.block.other.weight
+
+
+@pytest.mark.parametrize("layer_first", [True, False])
+def test_an_unused_layer_goes_with_a_constant_that_it_does_not_compute_with(layer_first: bool) -> None:
+    """Such as the state from which the author's recurrent layer starts."""
+    tracer = Tracer()
+    x = tracer.placeholder("x", Spec(((2, 3),), torch.float32))
+    weight, bias = torch.ones(3, 3), torch.ones(3)
+    path = tracer.held.add_layer(
+        Layer(torch.nn.Linear, {"in_features": 3, "out_features": 3}, {"weight": weight, "bias": bias}, (x,))
+    )
+    tracer.root.get_submodule(path).register_buffer("start", torch.zeros(3))
+    calls = [("call_module", path, (x,)), ("get_attr", f"{path}.start", ())]
+    for call in calls if layer_first else reversed(calls):
+        tracer.record(*call)
+    module = tracer.finish(x)
+    assert not module.state_dict() and not list(module.children())
 
 
 def test_statistics_that_the_graph_computes() -> None:

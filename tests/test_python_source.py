@@ -269,6 +269,26 @@ def test_a_bias_in_a_layer_that_has_none(tmp_path: Path) -> None:
     assert re.search(r"norms\[0\]\.bias = nn\.Parameter", source), source
 
 
+def test_weights_without_identifiers_that_are_tied_or_in_a_layer(tmp_path: Path) -> None:
+    """Two initializers `onnx::Conv_1` of the older exporter may be one weight."""
+    root = nn.Module()
+    root.add_module("norm", nn.RMSNorm(4, eps=1e-6))
+    root.norm.register_parameter("a::bias", nn.Parameter(torch.arange(4.0)))
+    root.register_parameter("scale", nn.Parameter(torch.full((4,), 2.0)))
+    root.register_parameter("onnx::Mul_1", root.scale)
+
+    def build(graph: fx.Graph) -> object:
+        x = graph.call_module("norm", (graph.placeholder("x"),))
+        for name in ("norm.a::bias", "scale", "onnx::Mul_1"):
+            x = graph.call_function(operator.mul, (x, graph.get_attr(name)))
+        return x
+
+    module = _graph_module(root, build)
+    _check(module, tmp_path, (torch.randn(2, 4),))
+    written = _written(module, tmp_path)
+    assert getattr(written, "onnx::Mul_1") is written.scale
+
+
 def test_shared_layers_tied_weights_buffers_and_types(tmp_path: Path) -> None:
     root = nn.Module()
     root.add_module("0", nn.Linear(3, 3, dtype=torch.float64))

@@ -333,10 +333,13 @@ def _erase_unused(graph: fx.Graph, held: HeldState, root: nn.Module) -> None:
         return
     settled = {node.target for node in graph.nodes if node.op in ("get_attr", "call_module")}
     holders = {path for target in settled for path in paths_around(target)}
+    removed: set[str] = set()  # the contents of what is removed are removed with it
     for path in dict.fromkeys(erased):
-        if path not in holders and (settled.isdisjoint(paths_around(path)) or held.is_beside(path)):
+        if path in holders or not removed.isdisjoint(paths_around(path)):
+            continue
+        if settled.isdisjoint(paths_around(path)) or held.is_beside(path):
             held.remove(path)
-            settled.add(path)  # its contents are removed with it
+            removed.add(path)
 
 
 def _checks(node: fx.Node, root: nn.Module) -> bool:

@@ -155,7 +155,7 @@ class Rewriter:
         """Restores the names of initializers whose channels-last originals have no readers."""
         for (value, *_), made in self._constants.items():
             graph, name = made.graph, value.name
-            if graph is None or name is None or value.uses() or value.is_graph_input():
+            if graph is None or name is None or value.uses() or value.is_graph_input() or value.is_graph_output():
                 continue
             if made.is_initializer() and graph.initializers.get(name) is value:
                 del graph.initializers[name]

@@ -13,7 +13,16 @@ from onnx2nn.fx.blocks.partition import Region
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
-from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text, is_writable
+from onnx2nn.output.python_source.expressions import (
+    Call,
+    Collection,
+    Expression,
+    Modules,
+    New,
+    Text,
+    is_writable,
+    literal,
+)
 from onnx2nn.output.python_source.layout import Layout
 from onnx2nn.output.python_source.program import is_control_flow
 from onnx2nn.output.python_source.values import Values
@@ -139,7 +148,7 @@ class InitStatements:
         found: list[tuple[str, str, Expression]] = []
         for path, parameter in self.layout.added:
             if self.layout.class_around(path[:-2]) == self.path:
-                found.append(("tie", "", Collection("=", (self._access(path), self.parameter(parameter)))))
+                found.append(("tie", "", self._assignment(path, self.parameter(parameter))))
         return found
 
     def tied(self) -> list[tuple[str, str, Expression]]:
@@ -147,14 +156,15 @@ class InitStatements:
         found: list[tuple[str, str, Expression]] = []
         for later, earlier in self.layout.ties:
             if self.layout.class_around(common((later, earlier))) == self.path:
-                found.append(
-                    (
-                        "tie",
-                        "",
-                        Collection("=", (self._access(later), self._access(earlier))),
-                    )
-                )
+                found.append(("tie", "", self._assignment(later, self._access(earlier))))
         return found
+
+    def _assignment(self, path: Path, value: Expression) -> Expression:
+        """Returns the statement that puts a parameter at `path`."""
+        target = self._access(path)
+        if isinstance(target, Call):  # of getattr: the name of the parameter is no identifier
+            return Call(Text("setattr"), (self._access(path[:-1]), Text(literal(path[-1])), value))
+        return Collection("=", (target, value))
 
     def _access(self, path: Path) -> Expression:
         return self.layout.access(self.path, path)

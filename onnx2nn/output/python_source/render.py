@@ -117,6 +117,8 @@ class _Class:
             elif what == "buffer":
                 assert isinstance(known, Call)
                 inner += lines("", Call(known.function, (Text(literal(name)), *known.args), known.kwargs), "", 8)
+            elif isinstance(known, Call):
+                inner += lines("", known, "", 8)
             else:
                 assert isinstance(known, Collection)
                 inner += lines(f"{inline(known.items[0])} = ", known.items[1], "", 8)
