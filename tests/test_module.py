@@ -20,7 +20,7 @@ from torch import nn
 import onnx2nn
 from onnx2nn.fx.graph_module import lay_out_state
 from onnx2nn.fx.layers import Layer
-from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.module_tree import container, put_module
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.tracer import Tracer
@@ -251,6 +251,16 @@ def test_an_unused_layer_goes_with_a_constant_that_it_does_not_compute_with(laye
         tracer.record(*call)
     module = tracer.finish(x)
     assert not module.state_dict() and not list(module.children())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_takes_no_constants_inside_of_a_weight(bias: bool) -> None:
+    root = nn.Module()
+    holder, name = container(root, "a.bias.0")
+    holder.register_buffer(name, torch.ones(3))
+    with pytest.raises(TraceError, match="'bias'"):
+        put_module(root, "a", nn.Linear(3, 3, bias=bias))
+    assert set(root.state_dict()) == {"a.bias.0"}
 
 
 def test_statistics_that_the_graph_computes() -> None:

@@ -665,6 +665,35 @@ def test_names_never_collide_and_never_change(producer: str) -> None:
     assert set(_through_a_file(one).state_dict()) == set(one.state_dict())
 
 
+@pytest.mark.parametrize("other", ["b.0", "a.bias.0", "a.weight.0", "a"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_key_inside_the_key_of_a_weight(other: str, tied: bool) -> None:
+    """No state_dict has both, but a file may: in another order of the layers, too."""
+    weight, bias = np.arange(9, dtype=np.float32).reshape(3, 3), np.ones(3, np.float32)
+    values = {"a.weight": weight, "a.bias": bias, "b": bias * 2}
+    copy = helper.make_node("Identity", [other.removesuffix(".0")], [other])
+    nodes = [copy] if tied and other != "a" else []
+    if not nodes:
+        values[other] = bias * 3
+    added = "b" if other == "a.weight.0" and tied else other
+    nodes += [
+        helper.make_node("Add", ["x", added], ["c"]),
+        helper.make_node("Gemm", ["c", "a.weight", "a.bias"], ["d"], transB=1),
+        helper.make_node("Add", ["d", "b"], ["y"]),
+    ]
+    if added != other:
+        nodes[-1:] = [helper.make_node("Gemm", ["d", other, "b"], ["y"], transB=1)]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 3]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "inside", ends[:1], ends[1:], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
+    inputs = (_normal(2, 3),)
+    module = onnx2nn.load(model)
+    check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "keys in keys")
+    assert set(_through_a_file(module).state_dict()) == set(module.state_dict())
+
+
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

@@ -12,7 +12,7 @@ from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Known, TorchImport
-from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.module_tree import container, has_room
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.state_versions import set_versions
@@ -191,15 +191,16 @@ class Attempt:
 
 
 def _keep_keys(module: nn.Module, author: Author) -> None:
-    """Registers a tied weight also under its keys that no node uses."""
+    """Registers a tied weight also under its keys that no node uses, unless another key is inside of such a key."""
     if not author.ties:
         return
     parameters = dict(module.named_parameters(remove_duplicate=False))
     ties = [*author.ties.items(), *((other, key) for key, other in author.ties.items())]
     while lacking := [(key, other) for key, other in ties if key not in parameters and other in parameters]:
         for key, other in lacking:
-            holder, name = container(module, key)
-            holder.register_parameter(name, parameters[other])
+            if has_room(module, key):
+                holder, name = container(module, key)
+                holder.register_parameter(name, parameters[other])
             parameters[key] = parameters[other]
 
 

@@ -25,6 +25,17 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
     return root, name
 
 
+def has_room(root: nn.Module, path: str) -> bool:
+    """Returns whether a parameter can be registered at the dotted `path`: nothing stands there or in its way."""
+    *steps, name = path.split(".")
+    for step in steps:
+        inner = getattr(root, step, None)
+        if not isinstance(inner, nn.Module):
+            return inner is None
+        root = inner
+    return getattr(root, name, None) is None
+
+
 def children_of(module: nn.Module) -> dict[str, nn.Module]:
     """Returns the modules that a module holds itself, by name; a shared one under all its names.
 
@@ -125,6 +136,8 @@ def _move(source: nn.Module, target: nn.Module) -> None:
     for name, inner in source.named_children():
         if isinstance(own := getattr(target, name, None), nn.Module):
             _move(inner, own)
+        elif hasattr(target, name):
+            raise TraceError(f"a layer has a weight {name!r}, in the place of which constants stand")
         else:
             target.add_module(name, inner)
 
