@@ -15,7 +15,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnx2nn
 from tests import installed
@@ -241,3 +241,26 @@ def test_a_scale_that_the_graph_computes_refuses_no_size() -> None:
     module, session = onnx2nn.load(model), session_of(model)
     for size in (1, 2, 3, 7, 20, 41):
         check(module, session, size, "20 / n")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("transformation", ["align_corners", "half_pixel", "asymmetric", "pytorch_half_pixel"])
+def test_images_of_integers_have_onnx_runtimes_last_bit(transformation: str, dtype: Any, dynamic: bool) -> None:
+    """Results are truncated, so that a last bit of a sum decides about a whole number: 209 or 210."""
+    draw = np.random.default_rng(0)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    attributes = {"mode": "linear", "coordinate_transformation_mode": transformation}
+    for before, after in {(4, 4): (8, 8), (5, 7): (13, 9), (9, 6): (4, 5), (5, 5): (5, 9), (6, 5): (1, 1)}.items():
+        x = draw.integers(np.iinfo(np.int8).min if dtype == np.int8 else 0, 128, (2, 3, *before)).astype(dtype)
+        graph = helper.make_graph(
+            [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)],
+            "integers",
+            [helper.make_tensor_value_info("x", element, [2, 3, "h", "w"] if dynamic else x.shape)],
+            [helper.make_tensor_value_info("y", element, None)],
+            [numpy_helper.from_array(np.array([2, 3, *after]), "sizes")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(onnx2nn.load(model)(torch.from_numpy(x)).numpy(), expected)

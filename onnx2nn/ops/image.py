@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -272,11 +273,46 @@ def _along(X: Any, axis: Axis, vector: Any) -> Any:
     return vector.reshape([-1] + [1] * (X.ndim - 1 - axis.index))
 
 
+def _coordinates_unless(F: Any, copied: Any, axis: Axis, transformation: str) -> Any:
+    """Returns `_coordinates`; with `copied`, True in a tensor, those at which the elements stay."""
+    x = _coordinates(F, axis, transformation)
+    return x if copied is False else F.where(copied, F.arange(axis.output, dtype=F.float32), x)
+
+
+def _bilinear_axes(X: Any, axes: Sequence[Axis], mode: str) -> list[Axis] | None:
+    """Returns height and width where ONNX Runtime resizes integers along both at once, else None."""
+    if mode != "linear" or X.dtype.is_floating_point or X.ndim not in (2, 4):
+        return None
+    image = [axis for axis in axes if axis.index >= X.ndim - 2]
+    return image if len(image) == 2 and all(axis.kept for axis in axes if axis not in image) else None
+
+
+def _bilinear_of_integers(F: Any, X: Any, axes: Sequence[Axis], method: Method, copied: Any) -> Any:
+    """Returns an image of integers, resized along height and width, as float32.
+
+    The products and sums are in ONNX Runtime's order: the result is truncated, and a last bit decides to which number.
+    """
+
+    def ends(axis: Axis) -> list[tuple[Any, Any]]:
+        """Returns indices and weights of the elements before and behind each coordinate; the last one counts twice."""
+        x = _coordinates_unless(F, copied, axis, method.transformation).clamp(0, axis.size - 1)
+        before = F.floor(x)
+        behind = (before + 1).clamp(0, axis.size - 1)
+        weights = (F.where(before == behind, 0.5, (x - end).abs()) for end in (behind, before))
+        return list(zip((before.to(F.int64), behind.to(F.int64)), weights, strict=True))
+
+    height, width = sorted(axes, key=lambda axis: axis.index)
+    X, total = X.to(F.float32), None
+    for (row, vertical), (column, horizontal) in itertools.product(ends(height), ends(width)):
+        part = X.index_select(height.index, row).index_select(width.index, column)
+        part = part * (horizontal * vertical.unsqueeze(-1))
+        total = part if total is None else total + part
+    return total
+
+
 def _resize_axis(F: Any, X: Any, axis: Axis, method: Method, copied: Any) -> Any:
     """Resizes one axis by gathering; with `copied`, True in a tensor, its elements stay."""
-    x = _coordinates(F, axis, method.transformation)
-    if copied is not False:
-        x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
+    x = _coordinates_unless(F, copied, axis, method.transformation)
     if method.mode == "nearest":
         return X.index_select(axis.index, _nearest(F, x, axis, method.nearest))
     indices, weights = _taps(F, x, axis, method)
@@ -293,9 +329,7 @@ def _smoothed(F: Any, X: Any, axes: Sequence[Axis], method: Method, copied: Any,
     for axis in sorted(axes, key=lambda axis: axis.index, reverse=True):
         if not isinstance(axis.scale, (int, float)):
             raise NeedsValues("antialias over dynamic sizes")
-        x = _coordinates(F, axis, method.transformation)
-        if copied is not False:
-            x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
+        x = _coordinates_unless(F, copied, axis, method.transformation)
         X = whole_pixels.resized(F, X, axis.index, x, axis.scale, cubic, excluded, dtype)
     return X
 
@@ -522,6 +556,8 @@ def resize(
     dtype = X.dtype
     if antialias and mode != "nearest" and not dtype.is_floating_point:
         X = _smoothed(F, X, changed, method, copied, dtype)
+    elif image := _bilinear_axes(X, resized, mode):
+        X = _bilinear_of_integers(F, X, image, method, copied)
     else:
         if mode != "nearest" and dtype not in (F.float32, F.float64):
             X = X.to(F.float64 if mode == "cubic" and dtype.itemsize > 2 else F.float32)
