@@ -118,6 +118,24 @@ def test_pairs(options: dict[str, Any]) -> None:
     assert all(torch.equal(a, b) or options == {"read": True} for a, b in zip(found[1:], expected[1:], strict=True))
 
 
+def test_numbers_in_constant_nodes() -> None:
+    """So torch's older exporter writes a module of torch.ao; the file declares no types of theirs."""
+    file = model()
+    held = {tensor.name: tensor for tensor in file.graph.initializer if tensor.name.endswith(("_scale", "_zero"))}
+    constants = [helper.make_node("Constant", [], [name], value=tensor) for name, tensor in held.items()]
+    nodes = [*constants, *file.graph.node]
+    del file.graph.node[:]
+    file.graph.node.extend(nodes)
+    for tensor in held.values():
+        file.graph.initializer.remove(tensor)
+    literal, eager = onnx2nn.load(file), onnx2nn.load(file, optimize="eager")
+    raised = eager.meta["onnx2nn"]["raising"]["raised"]
+    assert raised == ({RULE: 1} if integer_convolutions.available(torch) else {})
+    x = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(0))
+    steps = (eager(x)[0] - literal(x)[0]).abs() / float(STEP)
+    assert float(steps.max()) < 1.01
+
+
 def test_limits_of_a_clip() -> None:
     """A ReLU6 is the saturation of a result whose largest number is 6."""
     file = model(activation="Clip")

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.ground.element_types import BY_NAME, Element
 from onnx2nn.ops import integer_convolutions
 from onnx2nn.ops.quantize import limits
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.patterns import Match, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -45,13 +46,26 @@ def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
 def is_of_bytes(match: Match, facts: ValueFacts) -> bool:
     """Returns whether input, constant weight and result are 8-bit integers, of one scale each but for the weight."""
     w = facts.array(match["w"])
-    kinds = [BY_NAME.get(match[name].dtype.name) for name in ("x_zero", "y_zero")]
+    kinds = [_type_of(match[name]) for name in ("x_zero", "y_zero")]
     if w is None or w.dtype not in (np.int8, np.uint8) or not {kind and kind.name for kind in kinds} <= {*_EIGHT_BITS}:
         return False
     if any(attribute(match[name], "block_size", 0) for name in ("weight", "input")):
         return False
     of_one = (facts.array(match[name]) for name in ("x_scale", "x_zero", "y_scale", "y_zero"))
     return all(array is not None and array.size == 1 for array in of_one)
+
+
+def _type_of(value: ir.Value) -> ir.DataType | None:
+    """Returns the type of a value: a constant's own, as the file need not declare it for the output of a node."""
+    tensor = tensor_of(value)
+    return value.dtype if tensor is None else tensor.dtype
+
+
+def _element_of(value: ir.Value) -> Element:
+    """Returns the element type of a value for which `is_of_bytes` found one."""
+    kind = _type_of(value)
+    assert kind is not None
+    return BY_NAME[kind.name]
 
 
 def _fused(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -75,7 +89,7 @@ def _saturates(match: Match, facts: ValueFacts) -> bool:
     scale, zero = facts.number(match["y_scale"]), facts.number(match["y_zero"])
     if scale is None or zero is None or not scale > 0:
         return False
-    smallest, largest = ((limit - zero) * scale for limit in limits(BY_NAME[match["y_zero"].dtype.name]))
+    smallest, largest = ((limit - zero) * scale for limit in limits(_element_of(match["y_zero"])))
     if "relu" in match:
         return smallest >= 0
     if "clip" not in match:
@@ -96,8 +110,9 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
 
 def sample_of_bytes(match: Match, shape: tuple[int, ...]) -> Sample:
     """Returns an input of a shape, of all the numbers that its type holds."""
-    least, most = limits(BY_NAME[match["x_zero"].dtype.name])
-    return {"x": np.random.default_rng(0).integers(least, most + 1, shape).astype(match["x_zero"].dtype.numpy())}
+    element = _element_of(match["x_zero"])
+    least, most = limits(element)
+    return {"x": np.random.default_rng(0).integers(least, most + 1, shape).astype(element.dtype)}
 
 
 INPUT = "(input := DequantizeLinear(x, x_scale, x_zero))"
