@@ -160,6 +160,22 @@ def test_keywords_in_the_keys_of_an_author(where: str, tmp_path: Path) -> None:
     check(onnx2nn.load(model), 2 * X.relu(), tmp_path, export=True)
 
 
+@pytest.mark.parametrize("name", ["self", "torch", "device", "block.self", "in", "block.in"])
+def test_weights_of_no_layer(name: str, tmp_path: Path) -> None:
+    """torch's tracer calls the value of a weight `self` so, which is the module in the code that it writes."""
+    nodes = [
+        helper.make_node("Add", ["input", name], ["sum"]),
+        helper.make_node("Conv", ["sum", "a.weight"], ["output"]),
+    ]
+    model = graph_of(nodes, {"a.weight": np.eye(3, dtype=np.float32)})
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((3, 1, 1), np.float32), name))
+    model.producer_name = "pytorch"
+    module = onnx2nn.load(model)
+    check(module, X + 1, tmp_path, export=True)
+    if name != "self":  # of any module's, not of an import's alone
+        assert torch.equal(torch.export.export(module, (X,)).module()(X), X + 1)
+
+
 @pytest.mark.parametrize("where", ["{}", "block.{}", "{}.layer"])
 def test_attributes_of_modules(where: str) -> None:
     """A layer with the name of any attribute that a module of an import or a block has."""

@@ -1,7 +1,7 @@
 """The source of a program in pickles: torch runs it with proxies, and makes the graph of what it calls.
 
 torch's own source has three faults there. A value that an attribute reads may be a tensor in place of a proxy, which a
-size that is a proxy cannot index. Texts, which are an array, are no value of a node. And a module named `self`, as in
+size that is a proxy cannot index. Texts, which are an array, are no value of a node. And a module or weight `self`, as in
 transformers' BertAttention, gives a node `self`, whose value hides the module in the code that torch then generates.
 Here all are calls of the tracer's `create_proxy`.
 """
@@ -62,4 +62,4 @@ def _is_read(node: fx.Node, values: frozenset[str]) -> bool:
 
 
 def _hides(node: fx.Node) -> bool:
-    return node.op == "call_module" and node.target in PROGRAM_NAMES
+    return node.op in ("call_module", "get_attr") and node.target in PROGRAM_NAMES
