@@ -665,6 +665,23 @@ def test_names_never_collide_and_never_change(producer: str) -> None:
     assert set(_through_a_file(one).state_dict()) == set(one.state_dict())
 
 
+def test_the_target_of_a_reshape_is_no_weight() -> None:
+    """Whatever a tool calls it that changed the exporter's file; the matrix has no name of the author's either."""
+    nodes = [
+        helper.make_node("Reshape", ["onnx::MatMul_3", "target"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4]) for name in ("x", "y")]
+    weights = {"onnx::MatMul_3": np.arange(16, dtype=np.float32), "target": np.array([4, 4])}
+    held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "target", ends[:1], ends[1:], held)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
+    module, inputs = onnx2nn.load(model), (_normal(2, 4),)
+    assert "reshape" not in module.code and [tuple(p.shape) for p in module.parameters()] == [(4, 4)]
+    check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "a target")
+
+
 @pytest.mark.parametrize("other", ["b.0", "a.bias.0", "a.weight.0", "a"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_key_inside_the_key_of_a_weight(other: str, tied: bool) -> None:

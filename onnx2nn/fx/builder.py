@@ -202,9 +202,9 @@ class TorchBuilder(Builder):
             return self._left_to_run_time(node, row, inputs, attributes)
         table = lays_out_weight(row, inputs)
         author = self.state.author
-        if row.call == "opaque" or not (table or weight_folding.loses_weight(author, inputs, folded)):
+        if row.call == "opaque" or not (table or weight_folding.loses_weight(author, row, inputs, folded)):
             return folded
-        inputs = weight_folding.read_at_run_time(author, inputs, table, self._read)
+        inputs = weight_folding.read_at_run_time(author, row, inputs, table, self._read)
         return self.compute(node, row, inputs, attributes)
 
     def _left_to_run_time(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:

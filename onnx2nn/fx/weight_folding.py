@@ -12,15 +12,17 @@ from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
 
 
-def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> bool:
+def loses_weight(author: Author | None, row: Row, inputs: Sequence[Any], folded: Any) -> bool:
     """Returns whether `folded` is computed from a weight of the author's, which the state would then lack.
 
-    A weight that only has another layout stays in the state.
+    A weight that only has another layout stays in the state. Numbers that a body reads, such as the target of a
+    Reshape, are no weights, whatever their names.
     """
     if author is None:
         return False
     names = author.names - author.quantised if author.quantised else author.names
-    weights = [v.value for v in inputs if isinstance(v, Constant) and v.weight and v.name in names]
+    tensors = [value for i, value in enumerate(inputs) if row.input_name(i) not in row.static]
+    weights = [v.value for v in tensors if isinstance(v, Constant) and v.weight and v.name in names]
     parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
     return any(_is_made_of(part, weights) for part in parts)
 
@@ -55,7 +57,7 @@ def tensors_at_run_time(row: Row, inputs: Sequence[Any], read: Callable[[Constan
 
 
 def read_at_run_time(
-    author: Author | None, inputs: Sequence[Any], table: bool, read: Callable[[Constant], Any]
+    author: Author | None, row: Row, inputs: Sequence[Any], table: bool, read: Callable[[Constant], Any]
 ) -> list[Any]:
     """Returns `inputs` with the first of the author's weights as a value of the traced program.
 
@@ -63,6 +65,7 @@ def read_at_run_time(
 
     Args:
         author: the author's names.
+        row: the node's row.
         inputs: a node's inputs, all constants.
         table: whether the first input counts as the author's.
         read: returns a constant as a value of the traced program.
@@ -70,7 +73,7 @@ def read_at_run_time(
     result = list(inputs)
     for position, value in enumerate(inputs):
         own = (table and not position) or (author is not None and getattr(value, "name", None) in author.names)
-        if isinstance(value, Constant) and own:
+        if isinstance(value, Constant) and own and row.input_name(position) not in row.static:
             result[position] = read(value)
             if result[position] is not value:
                 break
