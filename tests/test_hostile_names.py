@@ -220,6 +220,31 @@ def test_names_of_inputs_and_outputs(name: str) -> None:
         ast.parse(module.code)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("X", "x"), ("x", "X"), ("imageSize", "image_size"), ("len", "len_1"), ("Self", "x"), ("x", "Self"), ("é", "_")],
+)
+def test_names_of_two_inputs(first: str, second: str, tmp_path: Path) -> None:
+    """Torch names the value of an argument in lower case, and that of `len` `len_1`: no argument has such a name."""
+    nodes = [
+        helper.make_node("Sub", [first, second], ["difference"], name="/block/Sub"),
+        helper.make_node("Conv", ["difference", "block.layer.weight"], ["scaled"], name="/block/layer/Conv"),
+        helper.make_node("Conv", [second, "block.second.weight"], ["other"], name="/block/second/Conv"),
+        helper.make_node("Mul", ["scaled", "other"], ["y"], name="/block/Mul"),
+    ]
+    weights = {"block.layer.weight": np.eye(3, dtype=np.float32), "block.second.weight": np.eye(3, dtype=np.float32)}
+    model = graph_of(nodes, weights, first, "y")
+    model.graph.input.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, ["N", 3, 4, 4]))
+    module = onnx2nn.load(model)
+    assert isinstance(module.block, Block)
+    expected = (X - 2) * 2
+    onnx2nn.to_python(module, tmp_path / "source")
+    with torch.no_grad():
+        for other in (module, pickle.loads(pickle.dumps(module)), source_of(module, tmp_path / "source")):
+            assert torch.equal(other(X, torch.full_like(X, 2)), expected)
+        assert torch.equal(module(**{second: torch.full_like(X, 2), first: X}), expected)
+
+
 @pytest.mark.parametrize("where", ["{}", "block.{}"])
 def test_a_name_of_a_megabyte(where: str, tmp_path: Path) -> None:
     check(onnx2nn.load(model_of(where.format(LONG))), 2 * X.relu(), tmp_path)

@@ -89,16 +89,22 @@ class Attempt:
         return module.eval()
 
     def _inputs(self, tracer: Tracer) -> tuple[Scope, dict[str, str]]:
-        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'."""
+        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'.
+
+        Torch writes `x = X` for an argument `X`, and then an argument `x` would be lost: none has the name of the value
+        of another.
+        """
         scope = Scope()
         renamed: dict[str, str] = {}
+        taken = set(_RESERVED)
         for value in self.state.model.graph.inputs:
             name = identifier(value.name or "input")
-            while name in renamed or name in _RESERVED:
+            while name in taken or name.lower() in PROGRAM_NAMES:
                 name += "_"
             renamed[name] = value.name or ""
-            scope[value] = tracer.placeholder(name, self.state.input_spec(value))
-            self.state.given[value.name or ""] = scope[value]
+            argument = tracer.placeholder(name, self.state.input_spec(value))
+            taken |= {name, argument.node.name}
+            scope[value] = self.state.given[value.name or ""] = argument
         return scope, renamed
 
     def known(self) -> dict[str, Known]:

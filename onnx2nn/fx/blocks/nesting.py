@@ -27,7 +27,7 @@ from onnx2nn.fx.blocks.scopes import (
     is_of_torch,
     path_of,
 )
-from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
+from onnx2nn.fx.blocks.value_hints import annotation, argument_name, class_name_of
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.module_tree import children_of, holds_parameters, members_of, order_children, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
@@ -312,21 +312,25 @@ class _Body:
         return self._add(Call("placeholder", name, type=kind), meta)
 
     def _arguments(self) -> None:
-        """Adds the arguments: `x` for the value that passes from module to module, others by their origin."""
+        """Adds the arguments: `x` for the value that passes from module to module, others by their origin.
+
+        Torch writes `input_1 = input` for an argument with the name of a builtin: none has the name of such a value.
+        """
         arguments, known = self.region.arguments, self.nesting.annotations
         tensors = [
             a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a, known) == "Tensor"
         ]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
-        taken: set[str] = {"x", *PROGRAM_NAMES}
+        taken, values = {"x", *PROGRAM_NAMES}, fx.Graph()
         for argument in arguments:
             if isinstance(argument, tuple):
                 self.packed[argument] = self._argument(_unique("features", taken))
             elif argument is main and len(inputs) < 2:
                 self.known[argument] = self._argument("x")
             else:
-                name = _unique(suggested_name(argument), taken)
+                name = _unique(argument_name(argument), taken)
+                taken.add(values.placeholder(name).name)
                 self.known[argument] = self._argument(name, _TYPES.get(annotation(argument, known)))
 
     def _calls(self) -> None:

@@ -14,6 +14,11 @@ from onnx2nn.importing.regions import Path
 from onnx2nn.optable.row import Row
 
 
+def argument_name(node: fx.Node) -> str:
+    """Returns a name for the argument to which the value of a node is given, in lower case as torch names values."""
+    return _WORD.sub("_", suggested_name(node)).lower()
+
+
 def suggested_name(node: fx.Node) -> str:
     """Returns a name for the value of a node."""
     if node.op == "placeholder":
