@@ -429,6 +429,29 @@ def test_normalisations_at_fixed_sizes(exporter: str) -> None:
     check_against_onnxruntime(proto.SerializeToString(), module, inputs)
 
 
+def test_a_normalisation_whose_sizes_are_computed() -> None:
+    """The file says the channels of `x` alone, and computes the sizes to which the norm is expanded from another value."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18]>
+        graph (float[n, 4, h, w] image) => (float[n, 4, m] y)
+        <int64[1] last = {-1}, int64[1] axis = {2}, int64[3] flat = {0, 4, -1}, float low = {1e-12}> {
+            x = Reshape(image, flat)
+            front = Shape<start = 0, end = 2>(image)
+            sides = Shape<start = 2>(image)
+            area = ReduceProd<keepdims = 1>(sides)
+            sizes = Concat<axis = 0>(front, area)
+            norm = ReduceL2<keepdims = 1>(x, last)
+            clipped = Clip(norm, low)
+            divisor = Expand(clipped, sizes)
+            y = Div(x, divisor)
+        }""")
+    del model.graph.value_info[:]
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"normalize": 1}, "dropped": []}
+    image = torch.randn(2, 4, 3, 5)
+    torch.testing.assert_close(module(image), F.normalize(image.flatten(2), dim=-1))
+
+
 class Memory(nn.Module):
     """Two layers without bias and a softmax between them, as external attention has them; no attention over values."""
 

@@ -231,7 +231,8 @@ def _normalize(match: Match, facts: ValueFacts) -> NewNode | None:
 def _normalize_sample(match: Match, facts: ValueFacts) -> Sample:
     sizes = facts.ints(match["sizes"]) if "sizes" in match else None  # numbers where the exporter saw fixed sizes
     given = tuple(size for size in sizes or () if size) if sizes and all(sizes) else None
-    return {"x": given or facts.shape(match["x"]) or (2, 3, 5, 4)}
+    x = given or facts.shape(match["x"]) or (2, 3, 5, 4)
+    return {"x": x} if given or "sizes" not in match else {"x": x, "sizes": np.array(x, np.int64)}
 
 
 CHANNELS_LAST = (Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),)
