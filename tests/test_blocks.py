@@ -566,3 +566,31 @@ def test_the_class_of_the_model_has_its_name(kind: type[nn.Module]) -> None:
     """The newer exporter notes it, also where no module but the model calls others."""
     path = EXPORTERS["dynamo"](f"class-{kind.__name__}", seeded(kind), _inputs(2), _inputs(3, 7))
     assert type(onnx2nn.load(path)).__name__ == kind.__name__
+
+
+class ChannelAttention(nn.Module):
+    """Multiplies channels by each other over all pixels; the sizes of the image come back at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs, self.out = nn.Conv2d(8, 16, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, _, h, w = x.shape
+        one, other = self.pairs(x).reshape(n, 16, h * w).chunk(2, 1)
+        return x + self.out((torch.softmax(one @ other.transpose(1, 2), -1) @ one).reshape(n, 8, h, w))
+
+
+@both
+def test_a_block_reads_the_sizes_of_what_it_takes(exporter: str) -> None:
+    """Behind a stride, sizes are computed of the image's: a block has its own tensor with these, as its author wrote."""
+    original = seeded(lambda: nn.Sequential(nn.Conv2d(3, 8, 2, 2), nn.Sequential(*(ChannelAttention() for _ in "ab"))))
+    inputs, others = (torch.randn(2, 3, 8, 12),), (torch.randn(3, 3, 9, 7),)
+    module = onnx2nn.load(EXPORTERS[exporter]("channel_attention", original.eval(), inputs, others))
+    blocks = module.get_submodule("1")
+    assert type(blocks) is nn.Sequential
+    assert type(blocks[0]) is type(blocks[1])
+    x = (torch.randn(1, 8, 5, 3),)
+    check_same(run(blocks, x), run(original[1], x), "the blocks")
+    for given in (inputs, others):
+        check_same(run(module, given), run(original, given), "all")

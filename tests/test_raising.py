@@ -430,7 +430,7 @@ def test_normalisations_at_fixed_sizes(exporter: str) -> None:
 
 
 def test_a_normalisation_whose_sizes_are_computed() -> None:
-    """The file says the channels of `x` alone, and computes the sizes to which the norm is expanded from another value."""
+    """The file says the channels of `x` alone, and computes the sizes of the expanded norm from another value."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 18]>
         graph (float[n, 4, h, w] image) => (float[n, 4, m] y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Set
 
 from torch import fx
@@ -32,6 +33,7 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     _check_inputs_first(program)
     _compute_sizes_near_their_use(program)
     _read_sizes_near_their_use(program)
+    _read_computed_sizes(program)
     _move_out(program)
 
 
@@ -81,6 +83,70 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
         if not node.users:
             program.graph.erase_node(node)
             del scope[node]
+
+
+def _read_computed_sizes(program: Scoped) -> None:
+    """Reads a number that a region computes of sizes outside from a tensor there that has it as a dimension.
+
+    Behind a convolution of stride 2, `height // 2` of the image is `x.size(2)` of what a block takes.
+    """
+    known = numbers(program.graph)
+    sizes = _computed(program, known)
+    computed = [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
+    if not computed:
+        return
+    scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
+    equal = _equal_dimensions(program, {sizes[node] for node in computed})
+    reads = {(scope[node], *node.args): node for node in sizes if is_size(node)}
+    for node in computed:
+        for user in list(node.users):
+            places = equal.get((scope[user], sizes[node]), ())
+            found = next((place for place in places if position[place[0]] < position[user]), None)
+            if found is None or user.target in ASSERTIONS:
+                continue
+            key = (scope[user], *found)
+            if key not in reads:
+                reads[key] = program.graph.call_method("size", found)
+                reads[key].meta.update(node.meta)
+                scope[reads[key]] = scope[user]
+                user.prepend(reads[key])
+            elif not reads[key] < user:
+                user.prepend(reads[key])
+            user.replace_input_with(node, reads[key])
+    for node in reversed(list(program.graph.nodes)):
+        if node in known and not node.users:
+            program.graph.erase_node(node)
+            del scope[node]
+
+
+def _computed(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
+    """Returns the size expressions of the numbers of a program, where they are known and no plain numbers."""
+    found: dict[fx.Node, Size] = {}
+    for node in program.graph.nodes:
+        if is_size(node):
+            size = _dimension(program, node)
+        elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
+            size = node.target(*fx.map_arg(node.args, found.__getitem__))
+        else:
+            continue
+        if isinstance(size, Size):
+            found[node] = size
+    return found
+
+
+_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg}
+"""Functions that size expressions have."""
+
+
+def _reads_outside(program: Scoped, node: fx.Node, known: Set[fx.Node]) -> bool:
+    """Returns whether a number is computed in a region of numbers outside it, which the region would take."""
+    inside, pending = program.scope[node], [node]
+    while pending:
+        last = pending.pop()
+        if program.scope[last][: len(inside)] != inside:
+            return True
+        pending += [used for used in last.all_input_nodes if used in known]
+    return False
 
 
 def _fed(program: Scoped) -> set[Path]:
