@@ -583,7 +583,7 @@ class ChannelAttention(nn.Module):
 
 @both
 def test_a_block_reads_the_sizes_of_what_it_takes(exporter: str) -> None:
-    """Behind a stride, sizes are computed of the image's: a block has its own tensor with these, as its author wrote."""
+    """Behind a stride, sizes are computed of the image's: a block reads them from its own tensor."""
     original = seeded(lambda: nn.Sequential(nn.Conv2d(3, 8, 2, 2), nn.Sequential(*(ChannelAttention() for _ in "ab"))))
     inputs, others = (torch.randn(2, 3, 8, 12),), (torch.randn(3, 3, 9, 7),)
     module = onnx2nn.load(EXPORTERS[exporter]("channel_attention", original.eval(), inputs, others))

@@ -452,6 +452,25 @@ def test_a_normalisation_whose_sizes_are_computed() -> None:
     torch.testing.assert_close(module(image), F.normalize(image.flatten(2), dim=-1))
 
 
+@pytest.mark.parametrize("same", ["qk", "qv", "kv", "qkv"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_values_that_are_one(same: str, masked: bool) -> None:
+    names = {letter: "x" if letter in same else "y" for letter in "qkv"}
+    scores, mask = ("masked", "sum = Add(masked, mask)") if masked else ("sum", "")
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        graph (float[n, t, 4] x, float[n, t, 4] y, float[t, t] mask) => (float[n, t, 4] out) {{
+            transposed = Transpose<perm = [0, 2, 1]>({names["k"]})
+            {scores} = MatMul({names["q"]}, transposed)
+            {mask}
+            weights = Softmax<axis = -1>(sum)
+            out = MatMul(weights, {names["v"]})
+        }}""")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"scaled_dot_product_attention": 1}, "dropped": []}
+    check_against_onnxruntime(model.SerializeToString(), module, (*torch.randn(2, 2, 5, 4), torch.randn(5, 5)))
+
+
 class Memory(nn.Module):
     """Two layers without bias and a softmax between them, as external attention has them; no attention over values."""
 
