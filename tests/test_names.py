@@ -349,6 +349,36 @@ def test_class_token_of_a_fixed_batch(batch: int, fresh: bool) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
+class ChannelNorm(nn.Module):
+    """ConvNeXt's normalisation of channels, with tokens beside the pixels and a row that is added to all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+        self.tokens, self.row = nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(1, keepdim=True)
+        x = self.weight[:, None, None] * (centred / (centred.pow(2).mean(1, keepdim=True) + 1e-6).sqrt())
+        x = (x + self.bias[:, None, None]).flatten(2).transpose(1, 2) + self.row[None]
+        return torch.cat([self.tokens[None].expand(x.shape[0], -1, -1), x], 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_weights_with_further_dimensions(dynamic: bool) -> None:
+    original = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), ChannelNorm()))
+    inputs = (_normal(2, 3, 5, 4),)
+    path = export_dynamo(f"names_further_{dynamic}", original, inputs, (_normal(3, 3, 6, 5),) if dynamic else None)
+    module = onnx2nn.load(path)
+    assert module.naming_report().ok, module.naming_report()
+    _check_strict(original, module, inputs)
+    module(*inputs).square().sum().backward()
+    original(*inputs).square().sum().backward()
+    for key, weight in original.named_parameters():
+        torch.testing.assert_close(module.get_parameter(key).grad, weight.grad)
+    check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
+
+
 class Scaled(nn.Module):
     """A normalisation whose factor is computed from its weight, as Gemma has it."""
 

@@ -22,6 +22,7 @@ from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
+from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed
 from onnx2nn.provenance.weight_keys import WeightKeys
 
 
@@ -49,10 +50,10 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     tie_unused(keys)
     for value in list(keys.graph.initializers.values()) if keys.absent else ():
         restore_expanded(keys, value)
-    lost = keys.absent - keys.author.names
+        restore_unsqueezed(keys, value)
     if exporter_metadata.is_changed(model) and holds_integers(model.graph):
         return None  # an import has these weights in its state, which the author's has not
-    if lost:
+    if keys.absent - keys.author.names:
         keys.author.computed = _computed(keys)
     return keys.author
 
