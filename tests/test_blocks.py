@@ -594,3 +594,53 @@ def test_a_block_reads_the_sizes_of_what_it_takes(exporter: str) -> None:
     check_same(run(blocks, x), run(original[1], x), "the blocks")
     for given in (inputs, others):
         check_same(run(module, given), run(original, given), "all")
+
+
+class Induced(nn.Module):
+    """Compares what it gets with points of its own, which pass a layer first: exporters fold that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points, self.project, self.out = nn.Parameter(torch.zeros(5, 4)), nn.Linear(4, 4), nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x @ self.project(self.points).T)
+
+
+def test_what_is_computed_from_weights_stands_in_their_module() -> None:
+    original = seeded(lambda: nn.Sequential(Induced(), Induced())).eval()
+    x = (torch.randn(2, 3, 4),)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("induced", original, x))
+    assert all(key.startswith(("0.", "1.")) for key in module.state_dict()), [*module.state_dict()]
+    assert module.meta["onnx2nn"]["tree"]["flat"] == {}
+    check_same(run(module.get_submodule("1"), x), run(original[1], x), "the block")
+
+
+class Wave(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(3 * x)
+
+
+class WaveLayer(nn.Module):
+    """A layer that holds its own weights, and a module that it calls behind."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(6, inputs)), nn.Parameter(torch.zeros(6))
+        self.activation = Wave()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(F.linear(x, self.weight, self.bias))
+
+
+@both
+def test_a_layer_that_calls_another_module_is_a_block(exporter: str) -> None:
+    """As a layer of torch it would give what it has before that module, and that module would have no place."""
+    original = seeded(lambda: nn.Sequential(WaveLayer(4), WaveLayer(6), WaveLayer(6))).eval()
+    x = (torch.randn(2, 4),)
+    module = onnx2nn.load(EXPORTERS[exporter]("wave_layers", original, x))
+    module.load_state_dict(original.state_dict())
+    for path in ("0", "0.activation"):
+        check_same(run(module.get_submodule(path), x), run(original.get_submodule(path), x), path)
+    assert type(module.get_submodule("1")) is type(module.get_submodule("2"))
+    check_same(run(module, x), run(original, x), "all")

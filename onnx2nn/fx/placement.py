@@ -28,6 +28,10 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Where a word begins in the name of a class."""
 
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_WITHOUT_MODE = (nn.Linear, *_CONVOLUTIONS)
+"""Layers that a function of their weights replaces, in training too."""
+
 _OF_GRAPHS: tuple[Callable[..., Any], ...] = (*CONTROL_FLOW, *SEARCHES)
 """The modules that run the graphs of a node."""
 
@@ -165,6 +169,8 @@ class NamedPlacement:
             if module == origin.name or (tensor is not None and self.base(tensor) is not tensor):
                 return False
             modules.add(module)
+        if issubclass(layer.kind, _WITHOUT_MODE) and any(map(self._passes_on, modules)):
+            return False
         unused = {slot for slot, tensor in layer.state.items() if tensor is None}
         if any(f"{module}.{slot}" in author.names for module in modules for slot in unused):
             return False
@@ -172,6 +178,12 @@ class NamedPlacement:
             return len(modules) < 2 and modules.isdisjoint(author.outer)
         own = {f"{module}.{slot}" for module in modules for slot in layer.state}
         return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
+
+    def _passes_on(self, module: str) -> bool:
+        """Returns whether a module gives what the node computes to a module inside it, as no layer of torch does."""
+        uses = [use.node for output in self.at.node.outputs for use in output.uses()] if self.at.node else []
+        places = [place for place in map(place_of, uses) if place is not None]
+        return any(place.path.startswith(f"{module}.") for place in places)
 
     def _is_computed(self, layer: Layer, author: Author) -> bool:
         """Returns whether a layer would hold a tensor that the exporter computed from a weight, under the weight's key.

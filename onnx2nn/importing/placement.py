@@ -73,7 +73,7 @@ def constant_name(
     name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
     if author is not None and name in author.names:
         return ConstantName(split_path(name), author.trains(name), author.holds(name), own=True)
-    steps, trainable = _constant_path(at.node, name, weight, size)
+    steps, trainable = _constant_path(at.node, name, weight, size, made=author is not None and author.listed)
     nameless = weight and len(steps) == 1 and is_generated(name)
     if author is None:
         return ConstantName(steps, trainable, nameless=nameless)
@@ -81,7 +81,7 @@ def constant_name(
     return ConstantName(steps, trainable, persistent=trainable, nameless=nameless)  # only weights are in state_dict
 
 
-def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
+def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int, made: bool) -> tuple[list[str], bool]:
     """Returns the path of a constant in the module tree, and whether it is a trainable weight.
 
     Args:
@@ -89,12 +89,13 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
         origin: name of the initializer or output from which it comes, `""` where there is none.
         weight: whether it comes from an initializer.
         size: number of elements.
+        made: whether the exporter made it, as the author's are listed in the file.
     """
     scope = (declared_scope(node) or []) if node is not None else []
     if not origin:
         name = "output" if node is None else (node.name or "").rpartition("/")[2] or node.op_type.lower()
         return [*scope, f"{identifier(name)}_constant"], False
-    if is_generated(origin):
+    if made or is_generated(origin):
         # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
         last = re.split(r"::|/", origin)[-1].replace("val_", "constant_")
         steps = [*scope, identifier(last)]

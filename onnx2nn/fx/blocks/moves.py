@@ -126,7 +126,8 @@ def _computed(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
         if is_size(node):
             size = _dimension(program, node)
         elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
-            size = node.target(*fx.map_arg(node.args, found.__getitem__))
+            numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
+            size = node.target(*numbers_given)
         else:
             continue
         if isinstance(size, Size):
