@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import pickle
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -644,3 +645,45 @@ def test_a_layer_that_calls_another_module_is_a_block(exporter: str) -> None:
         check_same(run(module.get_submodule(path), x), run(original.get_submodule(path), x), path)
     assert type(module.get_submodule("1")) is type(module.get_submodule("2"))
     check_same(run(module, x), run(original, x), "all")
+
+
+class Cell(nn.Module):
+    """A recurrence with two states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.Linear(7, 8)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept, new = self.gates(torch.cat([x, h], 1)).chunk(2, 1)
+        c = kept.sigmoid() * c + new.tanh()
+        return c.tanh() * kept, c
+
+
+class Unrolled(nn.Module):
+    """Calls a cell for each step; at first both of its states are one value."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.cell, self.start, self.last = Cell(), nn.Linear(3, 4), last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = self.start(x[:, 0])
+        for step in range(3):
+            h, c = self.cell(x[:, step], h, c)
+        return torch.cat([h, c], 1) if not self.last else self.cell(x[:, 0], h, h)[0] + c
+
+
+@both
+@pytest.mark.parametrize("last", [False, True])
+def test_a_call_with_one_value_for_two_arguments(exporter: str, last: bool) -> None:
+    original, x = seeded(lambda: Unrolled(last)).eval(), (torch.randn(2, 3, 3),)
+    path = EXPORTERS[exporter](f"unrolled_{last}", original, x)
+    module = onnx2nn.load(path)
+    calls: list[int] = []
+    with module.cell.register_forward_hook(lambda _, given, __: calls.append(len(given))):
+        check_same(run(module, x), run(original, x), "all")
+    assert calls == [3] * (4 if last else 3)
+    assert "entered" not in module.meta["onnx2nn"]["tree"]
+    assert onnx2nn.verify_nodes(path, module).ok
+    check_same(run(pickle.loads(pickle.dumps(module)), x), run(original, x), "read back")

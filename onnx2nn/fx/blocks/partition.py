@@ -82,6 +82,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         program = self.program = partition.program
         super().__init__([*program.graph.nodes], program.scope, program.containers, partition)
         self.partition = partition
+        self.further: dict[Path, list[Region]] = {}
         self.layers: dict[Path, list[Path]] = {}
         for layer in program.layers:
             self.layers.setdefault(layer[:-1], []).append(layer)
@@ -95,14 +96,15 @@ class _Divider(regions.Divider[fx.Node, Region]):
         return Region(module_path(path), items)
 
     def complete_root(self, region: Region) -> None:
-        """Makes the root an `nn.Sequential` where its modules have numbers."""
+        """Makes the root an `nn.Sequential` where its modules have numbers, and forgets the paths of further calls."""
+        for path in [path for path in self.partition.regions if path != module_path(path)]:
+            del self.partition.regions[path]
         region.slots = self._slots(region) if self._is_list(()) else None
 
     def refusal(self, path: Path, region: Region) -> str | None:
         """Returns why no module of torch's can run `region`, None where one can."""
         if region.path != path:
-            first = self.partition.regions.get(region.path)
-            return None if first is not None and _repeats(first, region) else ""
+            return None if self._is_one_call(region) else ""
         if self._is_further_call(path, region):
             return None
         hidden = GRAPH_MEMBERS.intersection(members_of(self.program.module(path)))
@@ -113,6 +115,24 @@ class _Divider(regions.Divider[fx.Node, Region]):
         if not region.outputs:
             return "nothing outside uses a value of it"
         return LIST if numbered and region.slots is None else None
+
+    def _is_one_call(self, region: Region) -> bool:
+        """Makes a region a further call of the container at its path, or that container's other calls further ones.
+
+        A call that gives one value for two arguments is a call of a module with both: `cell(x, zeros, zeros)`.
+        """
+        path = region.path
+        first, further = self.partition.regions.get(path), self.further.setdefault(path, [])
+        if first is None:
+            return False
+        if not _repeats(first, region):
+            if any(_same_values(region, other) is None for other in (first, *further)):
+                return False
+            for other in (first, *further):
+                _repeats(region, other)
+            self.partition.regions[path], region = region, first
+        further.append(region)
+        return True
 
     def _is_further_call(self, path: Path, region: Region) -> bool:
         """Makes a container without weights a further call of the one whose name it has with a number behind it.
@@ -158,27 +178,55 @@ class _Divider(regions.Divider[fx.Node, Region]):
 
 def _repeats(first: Region, other: Region) -> bool:
     """Returns whether `other` makes the calls of `first`; it becomes a further call of its module."""
-    if len(first.items) != len(other.items) or len(first.inputs) != len(other.inputs):
+    same = _same_values(first, other)
+    if same is None:
         return False
-    same = dict(zip(first.inputs, other.inputs, strict=True))
+    other.inputs, other.outputs = [[same[node] for node in nodes] for nodes in (first.inputs, first.outputs)]
+    other.arguments = [tuple(map(same.__getitem__, a)) if isinstance(a, tuple) else same[a] for a in first.arguments]
+    other.slots, other.first = first.slots, first
+    return True
+
+
+def _same_values(first: Region, other: Region) -> dict[fx.Node, fx.Node] | None:
+    """Returns the values of a region by those of another that makes the same calls, None where they differ.
+
+    Two inputs of `first` may be one value of `other`.
+    """
+    if len(first.items) != len(other.items):
+        return None
+    same: dict[fx.Node, fx.Node] = {}
+    inputs = set(first.inputs)
     for one, another in zip(first.items, other.items, strict=True):
+        given, others = _given(one), _given(another)
+        if len(given) != len(others):
+            return None
+        for node, value in zip(given, others, strict=True):
+            if node in inputs:
+                same.setdefault(node, value)
+        if [same[node] for node in given] != others:
+            return None
         if isinstance(one, Region) and isinstance(another, Region):
             modules = (one.first or one, another.first or another)
-            if modules[0] is not modules[1] or [same[node] for node in one.inputs] != another.inputs:
-                return False
+            if modules[0] is not modules[1]:
+                return None
             same |= zip(one.outputs, another.outputs, strict=True)
         elif isinstance(one, fx.Node) and isinstance(another, fx.Node):
             arguments = fx.map_arg((one.args, one.kwargs), same.__getitem__)
             if (one.op, one.target) != (another.op, another.target) or arguments != (another.args, another.kwargs):
-                return False
+                return None
             same[one] = another
         else:
-            return False
-    results = [same[node] for node in first.outputs]
-    if not set(other.outputs) <= set(results):
-        return False
-    other.outputs, other.slots, other.first = results, first.slots, first
-    return True
+            return None
+    return same if set(other.outputs) <= {same[node] for node in first.outputs} else None
+
+
+def _given(item: Item) -> list[fx.Node]:
+    """Returns the values among the arguments of a call, in order; a value that is given twice is there twice."""
+    if isinstance(item, Region):
+        return item.inputs
+    found: list[fx.Node] = []
+    fx.map_arg((item.args, item.kwargs), found.append)
+    return found
 
 
 _GAP = 16
