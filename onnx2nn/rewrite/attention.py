@@ -185,11 +185,14 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
     ):
         if shape is not None and len(shape) > 1:
             queries, keys = (size if size > 1 else old for size, old in zip(shape[-2:], (queries, keys), strict=True))
+    if match["q"] in (match["v"], match.get("k")):
+        keys = queries
+    width = size if match["q"] is match["v"] else 3
     heads = (2, 3, 6)[-(rank - 2) :] if rank > 2 else ()
     repeat = match["repeat_k"].attributes["repeats"].as_int() if "repeat_k" in match else 1
     inner = heads if repeat == 1 else (*heads[:1], 2)
     heads = heads if repeat == 1 else (*heads[:1], 2 * repeat)
-    sample: dict[str, Any] = {"q": (*heads, queries, size), "v": (*inner, keys, 3)}
+    sample: dict[str, Any] = {"q": (*heads, queries, size), "v": (*inner, keys, width)}
     key_shape = (*inner, size, keys)
     if "kt" in match:
         sample["kt"] = key_shape
