@@ -652,16 +652,16 @@ class Cell(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gates = nn.Linear(7, 8)
+        self.gates = nn.Linear(7, 12)
 
     def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        kept, new = self.gates(torch.cat([x, h], 1)).chunk(2, 1)
+        kept, new, out = self.gates(torch.cat([x, h], 1)).chunk(3, 1)
         c = kept.sigmoid() * c + new.tanh()
-        return c.tanh() * kept, c
+        return out.sigmoid() * c.tanh(), c
 
 
 class Unrolled(nn.Module):
-    """Calls a cell for each step; at first both of its states are one value."""
+    """Calls a cell for each step; at first both of its states are one value, at last nothing reads one of them."""
 
     def __init__(self, last: bool) -> None:
         super().__init__()
@@ -671,7 +671,7 @@ class Unrolled(nn.Module):
         h = c = self.start(x[:, 0])
         for step in range(3):
             h, c = self.cell(x[:, step], h, c)
-        return torch.cat([h, c], 1) if not self.last else self.cell(x[:, 0], h, h)[0] + c
+        return torch.cat([h, c], 1) if not self.last else self.cell(x[:, 0], h, c)[0]
 
 
 @both

@@ -125,6 +125,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         first, further = self.partition.regions.get(path), self.further.setdefault(path, [])
         if first is None:
             return False
+        self._align(first, region)
         if not _repeats(first, region):
             if any(_same_values(region, other) is None for other in (first, *further)):
                 return False
@@ -133,6 +134,19 @@ class _Divider(regions.Divider[fx.Node, Region]):
             self.partition.regions[path], region = region, first
         further.append(region)
         return True
+
+    def _align(self, first: Region, other: Region) -> None:
+        """Puts the calls of `other` in the order of `first` where they are the same in the order of the program.
+
+        The order of a region follows from its results, of which the last call of a cell may have one less.
+        """
+        if len(first.items) != len(other.items) or _same_values(first, other) is not None:
+            return
+        order = (sorted(region.items, key=self._position) for region in (first, other))
+        same, given = dict(zip(*order, strict=True)), other.items
+        other.items = [same[item] for item in first.items]
+        if _same_values(first, other) is None and _same_values(other, first) is None:
+            other.items = given
 
     def _is_further_call(self, path: Path, region: Region) -> bool:
         """Makes a container without weights a further call of the one whose name it has with a number behind it.
