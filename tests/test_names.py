@@ -379,6 +379,29 @@ def test_weights_with_further_dimensions(dynamic: bool) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
+class Masked(nn.Module):
+    """Couples the elements where a mask is 1 with the others."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.scale = nn.Linear(6, 6)
+        self.register_buffer("mask", (torch.arange(6) % 2 == first).float())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = x * self.mask
+        return kept + (1 - self.mask) * (x * self.scale(kept))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_what_is_computed_from_one_mask_and_equal_to_another(exporter: str, tmp_path: Path) -> None:
+    """The older exporter merges `1 - mask` of the first with the mask of the second, behind an Identity."""
+    original, inputs = seeded(lambda: nn.Sequential(Masked(0), Masked(1), Masked(0))), (_normal(2, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_masks", original, inputs))
+    check_same(run(module, inputs), run(original, inputs), "all")
+    assert not [key for key in module.state_dict() if not key.startswith(("0.", "1.", "2."))]
+    onnx2nn.to_python(module, tmp_path / "source")
+
+
 class Scaled(nn.Module):
     """A normalisation whose factor is computed from its weight, as Gemma has it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of, slot_of, weight_input
@@ -26,6 +28,25 @@ def split_identity(keys: WeightKeys, node: ir.Node) -> None:
         keys.author.names.discard(key)
     node.outputs[0].replace_all_uses_with(own)
     keys.graph.remove(node)
+
+
+def join_nameless(keys: WeightKeys, layers: Container[str]) -> None:
+    """Reads the weight itself where an exporter's own value is equal to it and got no key: `1 - mask` of two masks.
+
+    Args:
+        keys: of a model whose nodes have their weights' keys.
+        layers: the operators of layers, which get a key of their own later.
+    """
+    for key, source in list(keys.author.ties.items()):
+        value, weight = keys.graph.initializers.get(key), keys.graph.initializers.get(source)
+        if keys.is_key(key) or value is None or weight is None:
+            continue
+        if any(use.node.op_type in layers for use in value.uses()):
+            continue
+        value.replace_all_uses_with(weight, replace_graph_outputs=True)
+        keys.graph.initializers.pop(key)
+        for notes in (keys.author.ties, keys.author.restored, keys.author.moved):
+            notes.pop(key, None)
 
 
 def split_equal(keys: WeightKeys) -> None:

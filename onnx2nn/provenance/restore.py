@@ -17,7 +17,7 @@ from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.matmul_weights import MatMulWeights
-from onnx2nn.provenance.merged_weights import split_equal, split_identity
+from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_table
@@ -43,6 +43,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         return None
     keys = WeightKeys(model.graph, unfold)
     _restore_nodes(keys)
+    join_nameless(keys, {"MatMul", *LAYERS})
     if keys.absent:
         split_equal(keys)
         for node in keys.graph:
