@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from realmodels import EXPORTERS, check_same, run, seeded
+from realmodels import EXPORTERS, check_same, run, run_onnxruntime, seeded
 from torch import nn
 
 import onnx2nn
@@ -189,3 +189,37 @@ def test_ones_are_no_weights_of_other_layers(exporter: str) -> None:
     }
     for x in (first, second):
         check_same(run(module, (x,)), run(original, (x,)), "the import")
+
+
+class Unshuffled(nn.Module):
+    """An image at half its size and back, as networks that restore images compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 4, 3, padding=1)
+        self.down = nn.PixelUnshuffle(2)
+        self.inner = nn.Conv2d(16, 16, 1)
+        self.up = nn.PixelShuffle(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `(N, 4, H, W)` for an image `(N, 3, H, W)` of even sizes."""
+        y = self.embed(x)
+        return self.up(self.inner(self.down(y))) + y
+
+
+def test_images_of_any_even_size_are_unshuffled(tmp_path: Path) -> None:
+    """The conditions were products of quotients, at which torch.export divided by zero."""
+    image, sizes = torch.rand(1, 3, 8, 12), [2 * torch.export.Dim(name) for name in ("h", "w")]
+    path, again = tmp_path / "m.onnx", tmp_path / "again.onnx"
+    options = {"dynamic_shapes": ({2: sizes[0], 3: sizes[1]},), "external_data": False, "verbose": False}
+    torch.onnx.export(seeded(Unshuffled), (image,), path, dynamo=True, **options)
+    module = onnx2nn.load(path)
+    conditions = [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]]
+    assert conditions == ["2*h % 2 == 0", "2*w % 2 == 0"]
+    with pytest.raises(ValueError, match="the size and the factor of pixel_unshuffle"):
+        module(torch.rand(1, 3, 8, 7))
+    assert "agrees" in onnx2nn.export_onnx(module, again)
+    for x in (image, torch.rand(1, 3, 2, 4), torch.rand(1, 3, 10, 6)):
+        expected = run_onnxruntime(path.read_bytes(), (x,))
+        check_same(run(module, (x,)), expected, "against ONNX Runtime")
+        check_same(run(onnx2nn.load(again), (x,)), expected, "written again")

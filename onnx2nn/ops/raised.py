@@ -13,7 +13,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.rnn import reordered
-from onnx2nn.ops.shape import broadcast, expand, fixed, reshape, split
+from onnx2nn.ops.shape import broadcast, demand, expand, fixed, reshape, split
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
 
@@ -195,10 +195,25 @@ def pixel_shuffle(F: Any, X: Any, split: Any, join: Any, *, factor: int) -> Any:
 
 @op("PixelUnshuffle", 1, domain=OWN, static=["split", "join"])
 def pixel_unshuffle(F: Any, X: Any, split: Any, join: Any, *, factor: int) -> Any:
-    """X split, permuted and joined, which is `F.pixel_unshuffle` where `split` divides height and width."""
+    """X split, permuted and joined, which is `F.pixel_unshuffle` where `split` divides height and width.
+
+    Where its sizes are quotients, multiples of the factor are required: of others a Reshape lacks elements, or takes
+    those of other images.
+    """
     if _splits(X, split, (0,), (1,), (2, 3), (4, 5)):
         return F.nn.functional.pixel_unshuffle(X, factor)
+    if _splits_into_quotients(X, split, factor):
+        for size in X.shape[2:]:
+            demand(size % factor == 0, "the size and the factor of pixel_unshuffle")
+        return F.nn.functional.pixel_unshuffle(X, factor)
     return _rearranged(F, X, split, (0, 1, 3, 5, 2, 4), join)
+
+
+def _splits_into_quotients(X: Any, split: Sequence[Any], factor: int) -> bool:
+    """Returns whether `split` has X's batch and channels, and its height and width divided by the factor."""
+    if X.ndim != 4 or not all(_holds(split[2 * axis - 2] == X.shape[axis] // factor) for axis in (2, 3)):
+        return False
+    return _splits(X, [*split[:2], *X.shape[2:]], (0,), (1,), (2,), (3,))
 
 
 @op("ChannelShuffle", 1, domain=OWN, static=["split", "join"])
