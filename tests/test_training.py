@@ -457,3 +457,28 @@ def test_numbers_of_the_source_are_no_weights() -> None:
     assert epsilon in dict(module.named_buffers())
     assert epsilon not in dict(module.named_parameters())
     assert "functional_1.layer_normalization_1.Reshape" in dict(module.named_parameters())  # its factors
+
+
+class _Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(6, 4, padding_idx=2)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return self.words(indices).sum(-1)
+
+
+def test_the_padding_of_an_embedding_has_no_gradient(tmp_path: Path) -> None:
+    """Torch's newer exporter notes its index in the call."""
+    indices = torch.tensor([[1, 2, 2], [5, 2, 1]])
+    original, path = seeded(_Padded), tmp_path / "m.onnx"
+    torch.onnx.export(original, (indices,), path, dynamo=True, external_data=False, verbose=False)
+    module = onnx2nn.load(path)
+    assert module.words.padding_idx == 2
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    onnx2nn.to_python(module, tmp_path / "source")
+    assert "padding_idx=2" in (tmp_path / "source" / "model.py").read_text()
+    for each in (original, module, onnx2nn.load(tmp_path / "again.onnx")):
+        each(indices).square().sum().backward()
+        assert torch.equal(each.words.weight.grad, original.words.weight.grad)
+    assert not module.words.weight.grad[2].any()

@@ -21,7 +21,7 @@ from onnx2nn.importing.control_flow import module_path
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name
 from onnx2nn.provenance.author import Author
-from onnx2nn.provenance.exporter_metadata import SCOPES, Place, call_name, place_of, source_of
+from onnx2nn.provenance.exporter_metadata import SCOPES, Place, call_name, padding_index, place_of, source_of
 from onnx2nn.searches import SEARCHES
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -233,8 +233,13 @@ class NamedPlacement:
         return fixed[node]
 
     def describe(self, module: nn.Module) -> None:
-        """Notes a layer's node in the file on the layer, in plain strings, which every way of saving keeps."""
+        """Notes a layer's node in the file on the layer, in plain strings, which every way of saving keeps.
+
+        An embedding gets the index of its row without a gradient, which only the note on a call says.
+        """
         node = self.at.node
         assert node is not None
+        if type(module) is nn.Embedding and (index := padding_index(node)) is not None:
+            module.padding_idx = index
         notes = {"onnx_op": node.op_type, "onnx_name": node_name(node), "onnx_source": source_of(node)}
         vars(module).update((name, text) for name, text in notes.items() if text)

@@ -111,6 +111,15 @@ def call_of(node: ir.Node) -> Call | None:
     return Call(found[1], tuple(argument for argument in arguments if argument))
 
 
+def padding_index(node: ir.Node) -> int | None:
+    """Returns the row of an embedding that gets no gradient; None where the file notes none."""
+    call = call_of(node)
+    if call is None or not call.target.startswith("aten.embedding.") or len(call.arguments) < 3:
+        return None
+    index = call.arguments[2]
+    return int(index) if index.isdecimal() else None
+
+
 def place_of(node: ir.Node) -> Place | None:
     """Returns the module of `node`, None where the file does not say."""
     paths = _words(node.metadata_props.get(SCOPES, ""))
