@@ -846,13 +846,15 @@ def test_a_bound_that_leaves_one_size_is_a_guard() -> None:
 
 
 def test_a_node_that_fits_for_no_sizes_leaves_no_fact() -> None:
-    """Broadcasting leaves 1 or 2, the product needs 3: the node runs as one call, and no guard says that it is 3."""
+    """The product needs 3, and its zero point 1 or 2: the first is a condition, of the second nothing is left."""
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 10]> g (uint8[n] a, uint8[3, 2] b) => (int32[k] y)
         <uint8[1] zero = {5}> { y = MatMulInteger(a, b, zero, a) }"""
     )
     module = onnx2nn.load(model)
-    assert module.meta["onnx2nn"]["fixed"] == {} and module.meta["onnx2nn"]["guards"] == []
+    assert [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]] == ["n == 3"]
+    with pytest.raises(ValueError, match="n == 3 is needed"):
+        module(torch.ones(2, dtype=torch.uint8), torch.ones(3, 2, dtype=torch.uint8))
 
 
 STREAM = """(float[batch, n] x, float[2, b, 4] state, bool[] fast) => (float[batch, 5] y)

@@ -8,7 +8,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.cast import convert, element_of
 from onnx2nn.ops.contrib_fused import MICROSOFT
-from onnx2nn.ops.contrib_quantized import matmul_nbits, results_of_linear, shape_of_linear
+from onnx2nn.ops.contrib_quantized import check_nbits, matmul_nbits, results_of_linear, shape_of_linear
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, NeedsValues
 
@@ -97,7 +97,13 @@ def gemm_float8(
     return convert(F, F.relu(Y) if activation == "RELU" else Y, element_of(dtype))
 
 
-def _results_of_fp_q4(F: Any, A: Any, B: Any, B_shape: Any, **_: Any) -> Any:
+def _check_fp_q4(blk_quant_type: int) -> None:
+    if blk_quant_type not in (0, 1):
+        raise OperatorError(f"blk_quant_type={blk_quant_type} is none of 0, 1.")
+
+
+def _results_of_fp_q4(F: Any, A: Any, B: Any, B_shape: Any, *, blk_quant_type: int = 1) -> Any:
+    _check_fp_q4(blk_quant_type)
     if not isinstance(B_shape, (list, tuple)):
         raise NeedsValues("the shape of the blob")
     return [(shape_of_linear(A, *B_shape), A.dtype)]
@@ -110,8 +116,7 @@ def matmul_fp_q4(F: Any, A: Any, B: Any, B_shape: Any, *, blk_quant_type: int = 
     A byte holds the elements i, in its low bits, and i + 16. With blk_quant_type 0 there is no zero point, and 8 is
     meant; others are refused, as by ONNX Runtime's CPU.
     """
-    if blk_quant_type not in (0, 1):
-        raise OperatorError(f"blk_quant_type={blk_quant_type} is none of 0, 1.")
+    _check_fp_q4(blk_quant_type)
     if not isinstance(B_shape, (list, tuple)):
         raise NeedsValues("the shape of the blob")
     K, N = B_shape
@@ -134,7 +139,16 @@ def _normalised(F: Any, A: Any, skip: Any, scale: Any, epsilon: float) -> tuple[
     return normal.to(A.dtype), total
 
 
-def _results_of_mlp(F: Any, A: Any, *_: Any, K: int, N: int, _outputs: int = 1, **__: Any) -> Any:
+def _check_mlp(activation: str, bits: int) -> None:
+    if activation != "silu":
+        raise OperatorError(f"activation={activation!r} is not supported: silu is the one that is documented.")
+    check_nbits(None, bits=bits)
+
+
+def _results_of_mlp(
+    F: Any, A: Any, *_: Any, K: int, N: int, activation: str, bits: int = 4, _outputs: int = 1, **__: Any
+) -> Any:
+    _check_mlp(activation, bits)
     return [(shape_of_linear(A, K, N), A.dtype), ([*A.shape], A.dtype)][:_outputs]
 
 
@@ -161,8 +175,7 @@ def matmul_nbits_mlp(
     _outputs: int = 1,
 ) -> tuple[Any, ...]:
     """SiLU of one MatMulNBits times another, of A or its RMS normalisation; the second output is A + skip."""
-    if activation != "silu":
-        raise OperatorError(f"activation={activation!r} is not supported: silu is the one that is documented.")
+    _check_mlp(activation, bits)
     x, total = _normalised(F, A, skip, norm_scale, epsilon)
     options = dict(K=K, N=N, bits=bits, block_size=block_size)
     gate = matmul_nbits(F, x, gate_B, gate_scales, None, None, gate_bias, **options)
@@ -171,7 +184,10 @@ def matmul_nbits_mlp(
     return (Y, total)[:_outputs]
 
 
-def _results_of_qkv(F: Any, A: Any, *_: Any, K: int, Nkv: int, Nq: int, _outputs: int = 3, **__: Any) -> Any:
+def _results_of_qkv(
+    F: Any, A: Any, *_: Any, K: int, Nkv: int, Nq: int, bits: int = 4, _outputs: int = 3, **__: Any
+) -> Any:
+    check_nbits(None, bits=bits)
     shapes = [*(shape_of_linear(A, K, rows) for rows in (Nq, Nkv, Nkv)), [*A.shape]]
     return [(shape, A.dtype) for shape in shapes[:_outputs]]
 

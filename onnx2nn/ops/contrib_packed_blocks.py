@@ -123,17 +123,23 @@ _FORMATS = {
 }
 
 
-def _unpacked(F: Any, data: Any, kind: int) -> Any:
-    """Returns the numbers of packed rows `(..., bytes)`, in float32."""
+def _format(kind: int) -> _Format:
     known = _FORMATS.get(kind)
     if known is None:
         raise OperatorError(f"packed_type={kind} is none of {', '.join(map(str, _FORMATS))}, whose blocks are known.")
+    return known
+
+
+def _unpacked(F: Any, data: Any, kind: int) -> Any:
+    """Returns the numbers of packed rows `(..., bytes)`, in float32."""
+    known = _format(kind)
     if data.shape[-1] % known.size:
         raise OperatorError(f"rows of {data.shape[-1]} bytes are no blocks of {known.size} bytes.")
     return known.unpack(F, data.unflatten(-1, (-1, known.size))).flatten(-2)
 
 
-def _results_of_gather(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int = 16, **_: Any) -> Any:
+def _results_of_gather(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int = 16, packed_type: int) -> Any:
+    _format(packed_type)
     return [([*indices.shape, K], getattr(F, element_of(output_dtype).dtype))]
 
 
@@ -146,18 +152,33 @@ def gather_packed(F: Any, data: Any, indices: Any, *, K: int, output_dtype: int 
     return convert(F, found.reshape([*indices.shape, K]), element_of(output_dtype))
 
 
-@op("MatMulPacked", 1, domain=MICROSOFT, call="packed", results=results_of_linear)
+_ACTIVATIONS = ("none", "relu2", "relu_squared", "silu")
+
+
+def _check_activation(activation_type: str) -> None:
+    if activation_type not in _ACTIVATIONS:
+        raise OperatorError(f"activation_type={activation_type!r} is none of {', '.join(_ACTIVATIONS)}.")
+
+
+def _results_of_product(
+    F: Any, A: Any, *_: Any, K: int, N: int, activation_type: str = "none", packed_type: int
+) -> Any:
+    _format(packed_type)
+    _check_activation(activation_type)
+    return results_of_linear(F, A, K=K, N=N)
+
+
+@op("MatMulPacked", 1, domain=MICROSOFT, call="packed", results=_results_of_product)
 def matmul_packed(
     F: Any, A: Any, B: Any, global_scale: Any = None, *, K: int, N: int, activation_type: str = "none", packed_type: int
 ) -> Any:
     """A times the transpose of a packed weight, rounded to A's type; the sums are float32."""
+    _check_activation(activation_type)
     weight = _unpacked(F, B, packed_type).reshape([N, K]).to(A.dtype).to(F.float32)
     Y = F.nn.functional.linear(A.to(F.float32), weight)
     Y = (Y if global_scale is None else Y * global_scale).to(A.dtype)
     if activation_type in ("relu2", "relu_squared"):
         return F.relu(Y) * F.relu(Y)
-    if activation_type not in ("none", "silu"):
-        raise OperatorError(f"activation_type={activation_type!r} is none of none, relu2, relu_squared, silu.")
     return F.nn.functional.silu(Y.to(F.float32)).to(A.dtype) if activation_type == "silu" else Y
 
 

@@ -569,12 +569,41 @@ def results_of_linear(F: Any, A: Any, *_: Any, K: int, N: int, **__: Any) -> Any
     return [(shape_of_linear(A, K, N), A.dtype)]
 
 
+def check_nbits(F: Any, zero_points: Any = None, g_idx: Any = None, *, bits: int, weight_prepacked: int = 0) -> None:
+    """Refuses weights of a MatMulNBits that nothing defines."""
+    if weight_prepacked:
+        raise OperatorError(f"weight_prepacked={weight_prepacked} is a layout of one kind of GPU. Export it with 0.")
+    if bits not in (2, 4, 8):
+        raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
+    if g_idx is not None and (bits != 4 or (zero_points is not None and zero_points.dtype == F.uint8)):
+        raise OperatorError("g_idx is defined for 4 bits without packed zero points only.")
+
+
+def _results_of_nbits(
+    F: Any,
+    A: Any,
+    B: Any,
+    scales: Any,
+    zero_points: Any = None,
+    g_idx: Any = None,
+    bias: Any = None,
+    *,
+    K: int,
+    N: int,
+    bits: int = 4,
+    weight_prepacked: int = 0,
+    **_: Any,
+) -> Any:
+    check_nbits(F, zero_points, g_idx, bits=bits, weight_prepacked=weight_prepacked)
+    return results_of_linear(F, A, K=K, N=N)
+
+
 @op(
     "MatMulNBits",
     1,
     domain=MICROSOFT,
     call="packed",
-    results=results_of_linear,
+    results=_results_of_nbits,
     traits=["runs_packed"],
 )
 def matmul_nbits(
@@ -600,8 +629,7 @@ def matmul_nbits(
     constant weights without g_idx, with packed zero points or none. float16 and bfloat16 are computed in float32.
     `g_idx`, (K,) or longer, is the group of each inner index: the index of its scale and zero point.
     """
-    if weight_prepacked:
-        raise OperatorError(f"weight_prepacked={weight_prepacked} is a layout of one kind of GPU. Export it with 0.")
+    check_nbits(F, zero_points, g_idx, bits=bits, weight_prepacked=weight_prepacked)
     weight = nbits_weight(F, B, scales, zero_points, g_idx, K=K, N=N, bits=bits, block_size=block_size)
     x = A.to(F.float32)
     packed = g_idx is None and (zero_points is None or zero_points.dtype == F.uint8) and not _at_run_time
@@ -612,8 +640,7 @@ def matmul_nbits(
 
 def _of_groups(F: Any, numbers: Any, scales: Any, zero_points: Any, group: Any, bits: int) -> Any:
     """Returns weights (N, K), dequantised by the groups `group`, (K,), of their columns instead of their blocks."""
-    if bits != 4 or (zero_points is not None and zero_points.dtype == F.uint8):
-        raise OperatorError("g_idx is defined for 4 bits without packed zero points only.")
+    check_nbits(F, zero_points, group, bits=bits)
     parameters = (None if x is None else x.reshape([numbers.shape[0], -1]).to(F.float32) for x in (scales, zero_points))
     scale, zero_point = (None if x is None else x.index_select(1, group) for x in parameters)
     return (numbers.to(F.float32) - (8.0 if zero_point is None else zero_point)) * scale
