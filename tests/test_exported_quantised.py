@@ -107,6 +107,8 @@ def test_a_quantised_file_stays_one(exporter: str, kind: str, tmp_path: Path) ->
     for key, tensor in expected.items():
         assert torch.equal(state[key], tensor), key
     assert onnx2nn.verify(again).ok
+    assert onnx2nn.verify(again, module).ok
+    assert onnx2nn.verify_nodes(again, module).ok
 
 
 @pytest.mark.filterwarnings("ignore")

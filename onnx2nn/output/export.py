@@ -50,10 +50,10 @@ def export_onnx(
 ) -> str:
     """Writes a module as ONNX, by `torch.onnx.export`.
 
-    Inputs, outputs, dynamic dimensions and nodes keep their names of the original file, weights are named by their keys
-    in `state_dict()`. Metadata of nodes name the modules around them and their classes, as torch's exporter does, so
-    that importing the result gives the same keys and the same tree of modules again. The graph is not optimised: that
-    would fold weights into one another.
+    Inputs, outputs, dynamic dimensions, nodes and their results keep their names of the original file, weights are
+    named by their keys in `state_dict()`. Metadata of nodes name the modules around them and their classes, as torch's
+    exporter does, so that importing the result gives the same keys and the same tree of modules again. The graph is not
+    optimised: that would fold weights into one another.
 
     Args:
         module: a module of `onnx2nn.load`, perhaps trained or changed. Pickling loses the names of its nodes: a module
@@ -291,7 +291,7 @@ def _traceable(module: Any) -> fx.GraphModule:
             holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
         if node.op not in ("placeholder", "get_attr"):  # torch looks these up by name among the notes of its own calls
-            notes = {key: node.meta[key] for key in ("onnx", "scopes", "classes") if key in node.meta}
+            notes = {key: node.meta[key] for key in ("onnx", "onnx_outputs", "scopes", "classes") if key in node.meta}
             node.meta["custom"] = {SOURCE: notes}
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())

@@ -42,9 +42,9 @@ def clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     _drop_invented_biases(model, weights)
     _drop_neutral_nodes(model)
     RemoveUnusedNodesPass()(model)
-    _name_values(model)
     graph = model.graph
     sources = {node: _source(node, calls if node.graph is graph else {}) for node in graph.all_nodes()}
+    _name_values(model, _results(graph, sources))
     _note_modules(graph, sources)
     _name_nodes(sources)
 
@@ -127,11 +127,24 @@ def _type_of_inputs(
     return None
 
 
-def _name_values(model: ir.Model) -> None:
-    """Gives values between the nodes names of their own: one may have the name of an output of the file."""
+def _results(graph: ir.Graph, sources: Mapping[ir.Node, Mapping[str, Any]]) -> dict[str, ir.Value]:
+    """Returns the values that the original file has, by their names there: what the last node of a call gives."""
+    last = {tuple(sources[node]["onnx_outputs"]): node for node in graph if sources[node].get("onnx_outputs")}
+    return {names[0]: node.outputs[0] for names, node in last.items() if len(names) == len(node.outputs) == 1}
+
+
+def _name_values(model: ir.Model, results: Mapping[str, ir.Value]) -> None:
+    """Names the values between the nodes as in the original file, the others otherwise than these and than outputs.
+
+    A node of this file can then be compared with the module's call.
+    """
     graph = model.graph
     fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
     taken = Counter(value.name or "" for value in fixed)
+    for name, value in results.items():
+        if value not in fixed:
+            fixed.add(value)
+            value.name = unused(name, taken)
     for node in graph.all_nodes():
         for value in node.outputs:
             if value not in fixed and value.name:
