@@ -219,6 +219,7 @@ def test_images_of_any_even_size_are_unshuffled(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the size and the factor of pixel_unshuffle"):
         module(torch.rand(1, 3, 8, 7))
     assert "agrees" in onnx2nn.export_onnx(module, again)
+    assert type(onnx2nn.load(again).down) is nn.PixelUnshuffle
     for x in (image, torch.rand(1, 3, 2, 4), torch.rand(1, 3, 10, 6)):
         expected = run_onnxruntime(path.read_bytes(), (x,))
         check_same(run(module, (x,)), expected, "against ONNX Runtime")

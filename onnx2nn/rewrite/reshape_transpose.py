@@ -258,6 +258,8 @@ POOLS = (
 """Rules that come before those that combine a Squeeze with what follows it."""
 
 _PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), join)"
+"""Torch's newer exporter also reshapes images of any rank to images, before PixelUnshuffle."""
+
 _EXPANDED = "Expand((unsqueeze := Unsqueeze(x, _)), sizes)"
 
 RULES = (
@@ -267,11 +269,14 @@ RULES = (
         _pixel_shuffle(2, 3, ((0,), (1,), (4, 2), (5, 3)), "PixelShuffle"),
         _merged_sample((0,), (1, 2, 3), (4,), (5,)),
     ),
-    Rule(
-        "PixelUnshuffle",
-        parse(_PIXELS.format([0, 1, 3, 5, 2, 4])),
-        _pixel_shuffle(3, 5, ((0,), (1, 3, 5), (2,), (4,)), "PixelUnshuffle"),
-        _merged_sample((0,), (1,), (2, 3), (4, 5)),
+    *(
+        Rule(
+            "PixelUnshuffle",
+            parse(pixels.format([0, 1, 3, 5, 2, 4])),
+            _pixel_shuffle(3, 5, ((0,), (1, 3, 5), (2,), (4,)), "PixelUnshuffle"),
+            _merged_sample((0,), (1,), (2, 3), (4, 5)),
+        )
+        for pixels in (_PIXELS.replace("x,", "Reshape(x, _),"), _PIXELS)
     ),
     *(
         Rule(

@@ -113,8 +113,18 @@ class ValueFacts:
         if node.op_type == "Unsqueeze" or (flat and node.inputs[0] is not None and self.rank(node.inputs[0]) != 1):
             return [None]
         assert value is not None
-        count = value.shape[0] if value.shape is not None and len(value.shape) == 1 else None
+        count = value.shape[0] if value.shape is not None and len(value.shape) == 1 else self._count(node)
         return [None] * count if isinstance(count, int) else None
+
+    def _count(self, node: ir.Node) -> int | None:
+        """Returns how many numbers an operation on constants and shapes gives, None for any other."""
+        if node.domain or node.op_type not in self.table.operators("broadcasting"):
+            return None
+        sources = [None if value is None else value.producer() for value in node.inputs]
+        if not all(source is None or source.op_type in ("Constant", "Shape") for source in sources):
+            return None  # a chain, of any length
+        lists = [self.ints(value) for value in node.inputs]
+        return None if any(each is None for each in lists) else max(len(each or ()) for each in lists)
 
     def axes(self, node: ir.Node) -> list[int] | None:
         """Returns the axes of a node, from its attribute or its second input; None where they are unknown."""
