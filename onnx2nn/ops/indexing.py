@@ -515,7 +515,14 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
     return [(values, X.dtype), ([kept], F.int64), ([length], F.int64), ([kept], F.int64)]
 
 
-@op("Unique", 11, call="opaque", on_shape_values=_values_of_unique, results=_results_of_unique, traits=["magnitude"])
+@op(
+    "Unique",
+    11,
+    call="opaque",
+    on_shape_values=_values_of_unique,
+    results=_results_of_unique,
+    traits=["column_by_column", "magnitude"],
+)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)

@@ -12,6 +12,7 @@ Trait = Literal[
     "along_axis",
     "broadcasting",
     "channels_first",
+    "column_by_column",
     "commutative",
     "dequantises",
     "elementwise",
@@ -35,6 +36,7 @@ Trait = Literal[
 - `along_axis`: its results depend on all elements along `axis`, an attribute or an input, and keep the axis.
 - `broadcasting`: its inputs are broadcast against each other.
 - `channels_first`: its tensors are `(N, C, *spatial)`.
+- `column_by_column`: with an `axis`, its body is a loop over what is not along it, of which a trace holds the steps.
 - `commutative`: its inputs may be swapped.
 - `dequantises`: it gives `(x - x_zero_point) * x_scale` of integers `x`, its first three inputs.
 - `elementwise`: an element of the output depends on the elements at the same position of the inputs.

@@ -309,7 +309,9 @@ def held_parts(module: torch.nn.Module) -> str:
         for node in part.graph.nodes:
             row = getattr(node.target, "row", None)
             called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
-            if isinstance(called, SequenceMap) or (row is not None and "takes_apart" in row.traits):
+            traits = frozenset() if row is None else row.traits
+            by_column = "column_by_column" in traits and node.kwargs.get("axis") is not None
+            if isinstance(called, SequenceMap) or "takes_apart" in traits or by_column:
                 _, operator, name = node.meta.get(
                     "onnx", ("", "SequenceMap" if row is None else row.operator, str(node))
                 )
