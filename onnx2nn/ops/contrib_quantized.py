@@ -573,8 +573,7 @@ def check_nbits(F: Any, zero_points: Any = None, g_idx: Any = None, *, bits: int
     """Refuses weights of a MatMulNBits that nothing defines."""
     if weight_prepacked:
         raise OperatorError(f"weight_prepacked={weight_prepacked} is a layout of one kind of GPU. Export it with 0.")
-    if bits not in (2, 4, 8):
-        raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
+    _in_a_byte(bits)
     if g_idx is not None and (bits != 4 or (zero_points is not None and zero_points.dtype == F.uint8)):
         raise OperatorError("g_idx is defined for 4 bits without packed zero points only.")
 
