@@ -421,8 +421,8 @@ def _refuse(model: ir.Model, options: Options) -> None:
 @timed("state")
 def _finish(module: Any, options: Options, files: MappedFiles | None, report: Dequantization | None) -> None:
     """Gives the state of a module of torch its place, its form, its type and its gradients."""
-    from onnx2nn.fx.devices import move
-    from onnx2nn.fx.graph_module import lay_out_state
+    from onnx2nn.fx.modules.devices import move
+    from onnx2nn.fx.modules.graph_module import lay_out_state
 
     if options.elsewhere is None:
         if not options.mmap:
@@ -445,8 +445,8 @@ def _finish(module: Any, options: Options, files: MappedFiles | None, report: De
 
 def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
     """Moves state to the meta device: all of it, or what is bytes of a file; notes the latter."""
-    from onnx2nn.fx.devices import drop_elements
-    from onnx2nn.fx.stored_state import stored_state
+    from onnx2nn.fx.modules.devices import drop_elements
+    from onnx2nn.fx.modules.stored_state import stored_state
 
     stored = stored_state(module, files.locate)
     if options.keep_computed and options.dtype is not None:

@@ -1,5 +1,5 @@
 """Names that modules saved by onnx2nn 0.1 hold."""
 
-from onnx2nn.fx.subgraphs import RenameInputs
+from onnx2nn.fx.subgraphs.loops import RenameInputs
 
 __all__ = ["RenameInputs"]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from onnx2nn.fx.shape_rules.rule import RULES, Sizes
-from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import Condition, Truth, equal
 from onnx2nn.sizes.expression import Number, Symbol, of_symbol
 from onnx2nn.sizes.facts import Facts

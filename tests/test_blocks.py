@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
-from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.plan import LIST
 
 

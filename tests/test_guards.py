@@ -31,9 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import onnx2nn
 from onnx2nn import functional
 from onnx2nn.commands.main import main
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.sizes.conditions import equal
 from onnx2nn.sizes.expression import Symbol, of_symbol, subtract, truncated_divide
 
@@ -791,7 +791,7 @@ def test_load_imports_nothing_more_of_torch(
         f"assert module.meta['onnx2nn'].get('thawed', {{'way': 'none'}})['way'] == {way!r}"
     )
     more = _modules_of(loading, tmp_path) - _modules_of("0", ROOT)
-    assert "onnx2nn.fx.guards" in more
+    assert "onnx2nn.fx.values.guards" in more
     assert "onnx_ir" in more
     assert sorted(name for name in more if name.startswith(("sympy", "mpmath", "torch."))) == []
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.graph_module import ImportedModule
+from onnx2nn.fx.modules.graph_module import ImportedModule
 from tests.tiers import mostly_slow
 
 X = torch.linspace(-1, 1, 96).reshape(2, 3, 4, 4)

@@ -18,12 +18,12 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import onnx2nn
-from onnx2nn.fx.graph_module import lay_out_state
-from onnx2nn.fx.layers import Layer
-from onnx2nn.fx.module_tree import container, put_module
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.modules.graph_module import lay_out_state
+from onnx2nn.fx.modules.module_tree import container, put_module
 from onnx2nn.fx.trace_errors import TraceError
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.layers import Layer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 

@@ -24,7 +24,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
-from onnx2nn.fx.readable_code import readable
+from onnx2nn.fx.modules.readable_code import readable
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, NUMBER, Notation, matches, parse

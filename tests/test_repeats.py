@@ -22,8 +22,8 @@ from onnx2nn import functional
 from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.repeated_nodes import Repeats
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
 
 DOMAIN = "test.repeats"
 NODES = 5

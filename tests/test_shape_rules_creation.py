@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from onnx2nn.fx.shape_rules import creation
 from onnx2nn.fx.shape_rules.rule import RULES
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.expression import Symbol, of_symbol
 from onnx2nn.sizes.substitution import evaluated
 from tests.symbolic_sizes import Call, Free, RecordedSizes, any_shape, is_covered, meta, name_of, rules_of

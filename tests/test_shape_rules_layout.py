@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules import indexing, joining, reshaping
 from onnx2nn.fx.shape_rules.rule import RULES
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import at_least_zero, disjunction, equal
 from onnx2nn.sizes.expression import Symbol, of_symbol
 from onnx2nn.sizes.selection import maximum, minimum

@@ -11,7 +11,7 @@ import torch
 
 from onnx2nn.fx import shape_rules
 from onnx2nn.fx.shape_rules.rule import RULES, Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from tests.symbolic_sizes import RecordedSizes
 
 _X = Spec((2, 3), torch.float32)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules import images, recurrent
 from onnx2nn.fx.shape_rules.rule import RULES
-from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import ShapeMismatch
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.expression import Symbol, of_symbol
 from onnx2nn.sizes.solving import fulfilled
 from onnx2nn.sizes.substitution import evaluated

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from onnx2nn.fx.failed_sizes import holds, operations_of
+from onnx2nn.fx.values.failed_sizes import holds, operations_of
 from onnx2nn.sizes import conditions, expression
 from onnx2nn.sizes.conditions import (
     at_least_zero,

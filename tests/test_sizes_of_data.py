@@ -14,10 +14,10 @@ import torch
 from onnx import parser
 
 import onnx2nn
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import TraceError
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.sizes.expression import Symbol, of_symbol
 
 

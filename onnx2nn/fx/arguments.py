@@ -10,9 +10,9 @@ import torch
 
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.tensor import Tensor, is_traced
 from onnx2nn.fx.trace_errors import TraceError
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.tensor import Tensor, is_traced
 from onnx2nn.importing.node_facts import body_arguments, known_array
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues

@@ -10,14 +10,14 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.builder import TorchBuilder
-from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Known, TorchImport
-from onnx2nn.fx.module_tree import container, has_room
-from onnx2nn.fx.pickled_source import PROGRAM_NAMES
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.state_versions import set_versions
-from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.modules.graph_module import ImportedModule
+from onnx2nn.fx.modules.module_tree import container, has_room
+from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.modules.state_versions import set_versions
+from onnx2nn.fx.subgraphs.loops import REGIONS, RenameInputs
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.inputs import InputSpec, input_specs

@@ -9,18 +9,19 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError, UnfulfilledError
-from onnx2nn.fx import folding, opaque_calls, size_vectors, weight_folding
+from onnx2nn.fx import folding, opaque_calls, weight_folding
 from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.constants import Constant, onnx_type
-from onnx2nn.fx.exportable import ExportableModule
-from onnx2nn.fx.guards import take_guards
+from onnx2nn.fx.exporting.exportable import ExportableModule
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.placement import NamedPlacement
-from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
 from onnx2nn.fx.trace_errors import BranchConflictError, ShapeConflictError, ShapeMismatch, TraceError
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.placement import NamedPlacement
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values import size_vectors
+from onnx2nn.fx.values.guards import take_guards
+from onnx2nn.fx.values.tensor import Opaque, Tensor, is_traced
 from onnx2nn.ground.limits import TooLargeError
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.builder import Builder, Regions

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from onnx2nn.fx.constants import Constant
-from onnx2nn.fx.dim import Dim
-from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.ratio import Ratio
-from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.values.dim import Dim
+from onnx2nn.fx.values.guards import Guards
+from onnx2nn.fx.values.ratio import Ratio
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.ground.limits import Account
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing import bounded

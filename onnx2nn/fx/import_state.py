@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from onnx2nn.fx.constants import Constant, torch_dtype
-from onnx2nn.fx.guards import Choices, Guard
-from onnx2nn.fx.named_sizes import named_after_others
 from onnx2nn.fx.repeated_nodes import Repeats
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.guards import Choices, Guard
+from onnx2nn.fx.values.named_sizes import named_after_others
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.inputs import input_dimensions
 from onnx2nn.importing.plan import Plan

@@ -11,9 +11,9 @@ import torch
 from onnx2nn import functional
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import torch_dtype
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Opaque
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Opaque
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.optable.registry import name_of
 from onnx2nn.optable.row import Counted, NeedsValues, Row

@@ -18,11 +18,11 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from onnx2nn.fx.constants import Constant
-from onnx2nn.fx.layers import may_be_layer
-from onnx2nn.fx.size_vectors import is_vector
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import TRACED, Tensor
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.layers import may_be_layer
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.size_vectors import is_vector
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import TRACED, Tensor
 
 
 class Call(NamedTuple):

@@ -1,4 +1,4 @@
-"""Signatures of ONNX Runtime's searches for tokens; `onnx2nn.fx.searches` imports them as `onnx2nn.searches`."""
+"""Signatures of ONNX Runtime's searches for tokens; `fx.subgraphs.searches` imports them as `onnx2nn.searches`."""
 
 from __future__ import annotations
 

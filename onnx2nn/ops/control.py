@@ -1,4 +1,4 @@
-"""Signatures of control flow; `onnx2nn.fx.subgraphs` imports the nodes as modules of `onnx2nn.control_flow`."""
+"""Signatures of control flow; `onnx2nn.fx.subgraphs.loops` imports the nodes as modules of `onnx2nn.control_flow`."""
 
 from __future__ import annotations
 

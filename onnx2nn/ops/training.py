@@ -1,4 +1,4 @@
-"""Optimiser steps, and the signature of Gradient, which `onnx2nn.fx.gradients` imports (ai.onnx.preview.training)."""
+"""Optimiser steps, and the signature of Gradient, which `fx.subgraphs.gradients` imports (ai.onnx.preview.training)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from onnx2nn.fx.float_type import float_type
+from onnx2nn.fx.modules.float_type import float_type
 from onnx2nn.ground.device_placement import device_of
 from onnx2nn.optimization.batch_norms import fold_batch_norms
 from onnx2nn.optimization.half_products import HALF, compute_in_float32

@@ -275,8 +275,8 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     from onnx2nn.fx.blocks.flattening import flattened
-    from onnx2nn.fx.exportable import for_exporter
-    from onnx2nn.fx.module_tree import container
+    from onnx2nn.fx.exporting.exportable import for_exporter
+    from onnx2nn.fx.modules.module_tree import container
 
     copied = fx.GraphModule(module, for_exporter(module, flattened(module).graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys

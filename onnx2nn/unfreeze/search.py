@@ -10,8 +10,8 @@ from torch import fx, nn
 
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.fx.importer import import_graph, import_strictly
-from onnx2nn.fx.named_sizes import named_after_others
 from onnx2nn.fx.trace_errors import ShapeConflictError
+from onnx2nn.fx.values.named_sizes import named_after_others
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan, plan

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.fx.dim import Dim
-from onnx2nn.fx.guards import Guard, Guards
-from onnx2nn.fx.inference import Inference
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
-from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.tracing.inference import Inference
+from onnx2nn.fx.tracing.tracer import Tracer
+from onnx2nn.fx.values.dim import Dim
+from onnx2nn.fx.values.guards import Guard, Guards
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.sizes.conditions import Condition, Truth
 from onnx2nn.sizes.expression import Number, Size, Symbol, multiply, of_symbol
 from onnx2nn.sizes.facts import Facts

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.fx.constants import Constant, onnx_type, torch_dtype
-from onnx2nn.fx.dim import Dim
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.values.dim import Dim
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.importing.node_facts import known_array
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number, Size, Symbol

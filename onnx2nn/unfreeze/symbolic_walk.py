@@ -17,9 +17,9 @@ from onnx2nn.fx import folding, opaque_calls
 from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.spec import Spec
-from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import ShapeMismatch
+from onnx2nn.fx.values.spec import Spec
+from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.importing import bounded
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.control_flow import branches_of, constant_truth, loop_form

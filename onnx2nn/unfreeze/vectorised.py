@@ -11,9 +11,9 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import InputError
-from onnx2nn.fx.deferred import generate_programs
-from onnx2nn.fx.graph_module import ImportedModule
-from onnx2nn.fx.subgraphs import RenameInputs
+from onnx2nn.fx.modules.deferred import generate_programs
+from onnx2nn.fx.modules.graph_module import ImportedModule
+from onnx2nn.fx.subgraphs.loops import RenameInputs
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 

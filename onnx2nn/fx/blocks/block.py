@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.program import Notes, Program
-from onnx2nn.fx.deferred import GENERATING, DeferredModule, generate_programs, is_deferred
-from onnx2nn.fx.exportable import ExportableModule
+from onnx2nn.fx.exporting.exportable import ExportableModule
+from onnx2nn.fx.modules.deferred import GENERATING, DeferredModule, generate_programs, is_deferred
 
 
 class SharedProgram(ExportableModule):

@@ -11,7 +11,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.equal_parts import Part, find_equal_parts
 from onnx2nn.fx.blocks.scopes import path_of
-from onnx2nn.fx.module_tree import container, remove
+from onnx2nn.fx.modules.module_tree import container, remove
 from onnx2nn.importing.regions import Path, common
 
 _NAME = "block"

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.owners import SUMS
 from onnx2nn.fx.blocks.scopes import is_size, numbers
-from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
 
 _NEAREST = 24
 """The most earlier calls of its kind that a call is compared with."""

@@ -9,7 +9,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.owners import copy_for_users, place
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers
-from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
 

@@ -29,9 +29,9 @@ from onnx2nn.fx.blocks.scopes import (
 )
 from onnx2nn.fx.blocks.value_hints import annotation, argument_name, class_name_of
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
-from onnx2nn.fx.module_tree import children_of, holds_parameters, members_of, order_children, remove
-from onnx2nn.fx.pickled_source import PROGRAM_NAMES
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, members_of, order_children, remove
+from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.regions import REENTERED, Path
 

@@ -14,7 +14,7 @@ from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
-from onnx2nn.fx.module_tree import put_module, remove
+from onnx2nn.fx.modules.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier, without_call_number
 from onnx2nn.importing.regions import Path, common
 

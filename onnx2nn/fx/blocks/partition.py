@@ -13,8 +13,8 @@ from torch import fx
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of
-from onnx2nn.fx.held_state import GRAPH_MEMBERS
-from onnx2nn.fx.module_tree import members_of
+from onnx2nn.fx.modules.module_tree import members_of
+from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing import regions
 from onnx2nn.importing.plan import LIST

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from onnx2nn.fx.graph_nodes import add_node
+from onnx2nn.fx.modules.graph_nodes import add_node
 
 
 class Value(int):

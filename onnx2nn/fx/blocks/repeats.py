@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from torch import fx
 
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
-from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path
 
 MARK = "."

@@ -15,8 +15,8 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
-from onnx2nn.fx.module_tree import child_of, children_of, modules_of, own_buffers, own_parameters
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.modules.module_tree import child_of, children_of, modules_of, own_buffers, own_parameters
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
 

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, is_size, step_name
-from onnx2nn.fx.graph_nodes import call_module_instead
-from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.modules.graph_nodes import call_module_instead
+from onnx2nn.fx.modules.module_tree import child_of, children_of, container, modules_of
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 

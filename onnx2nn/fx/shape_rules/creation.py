@@ -10,7 +10,7 @@ import torch
 
 from onnx2nn.fx.shape_rules.operands import is_number, numbers, run, shape_of, variadic
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import Condition, at_least_zero, at_most
 from onnx2nn.sizes.expression import Number, Size
 

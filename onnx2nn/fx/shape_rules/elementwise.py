@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import axis_of, broadcast, common_dtype, dtypes, shape_of, with_dtypes
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import disjunction, equal
 from onnx2nn.sizes.expression import Size
 

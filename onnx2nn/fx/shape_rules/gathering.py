@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from onnx2nn.fx.shape_rules.indexing import indexed
 from onnx2nn.fx.shape_rules.operands import axis_of, broadcast, equal_shapes, expand_into, is_number, put, shape_of
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, disjunction, equal, less
 from onnx2nn.sizes.expression import Number, product
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from onnx2nn.fx.shape_rules.operands import common_float, numbers, per_axis, positive, shape_of
 from onnx2nn.fx.shape_rules.pools import adaptive_pool
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
 

@@ -18,7 +18,7 @@ from onnx2nn.fx.shape_rules.operands import (
     smaller,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, less
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
 

@@ -18,8 +18,8 @@ from onnx2nn.fx.shape_rules.operands import (
     shape_of,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import at_least_zero, equal
 from onnx2nn.sizes.expression import Number
 

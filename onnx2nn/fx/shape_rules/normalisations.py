@@ -16,7 +16,7 @@ from onnx2nn.fx.shape_rules.operands import (
     shape_of,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import equal, unequal
 from onnx2nn.sizes.expression import Number, product
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.rule import Sizes, Uncovered
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes import selection
 from onnx2nn.sizes.conditions import Condition, Truth, disjunction, equal, less, unequal
 from onnx2nn.sizes.expression import Number, Size

@@ -17,7 +17,7 @@ from onnx2nn.fx.shape_rules.operands import (
     shape_of,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule_of_ranks
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_most, conjunction, disjunction, equal, less
 from onnx2nn.sizes.expression import Number
 from onnx2nn.sizes.selection import choose

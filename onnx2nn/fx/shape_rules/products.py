@@ -20,7 +20,7 @@ from onnx2nn.fx.shape_rules.operands import (
     shape_of,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.expression import Number
 
 _SUMMED = "the dimensions of a matrix product"

@@ -21,7 +21,7 @@ from onnx2nn.fx.shape_rules.operands import (
     smaller,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import Truth, at_least_zero, at_most, conjunction, equal, less
 from onnx2nn.sizes.expression import Number, product
 from onnx2nn.sizes.selection import minimum

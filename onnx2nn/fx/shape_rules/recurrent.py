@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import broadcast, common_float, equal_shapes, expand_into, positive_int, shape_of
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.sizes.conditions import disjunction, equal, less
 from onnx2nn.sizes.expression import Number, product
 

@@ -17,7 +17,7 @@ from onnx2nn.fx.shape_rules.operands import (
     summed,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 
 _ORDERED = "an axis with an extreme, which is not empty"
 

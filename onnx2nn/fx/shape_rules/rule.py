@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import Truth
 from onnx2nn.sizes.expression import Number
 

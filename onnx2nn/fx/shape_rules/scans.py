@@ -17,7 +17,7 @@ from onnx2nn.fx.shape_rules.operands import (
     summed,
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import at_most, disjunction, equal, less
 
 

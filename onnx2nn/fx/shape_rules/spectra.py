@@ -8,7 +8,7 @@ import torch
 
 from onnx2nn.fx.shape_rules.operands import axis_of, is_number, put, shape_of
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.values.spec import Spec
 from onnx2nn.sizes.conditions import less
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}

@@ -11,7 +11,7 @@ from torch import fx
 from onnx2nn.fx.blocks.activations import ACTIVATIONS
 from onnx2nn.fx.blocks.partition import Region
 from onnx2nn.fx.blocks.value_hints import annotation, row_of
-from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.constructors import function_name
 from onnx2nn.output.python_source.expressions import (

@@ -1,0 +1,245 @@
+"""The paths of constants and layers in an imported graph's module tree: the author's keys where they are known."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import fx, nn
+
+from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.tracing.layers import Layer
+from onnx2nn.fx.values.tensor import Tensor
+from onnx2nn.ground.naming import is_generated, split_path, without_call_number
+from onnx2nn.importing.control_flow import module_path
+from onnx2nn.importing.node_facts import node_name
+from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name
+from onnx2nn.provenance.author import Author
+from onnx2nn.provenance.exporter_metadata import SCOPES, Place, call_name, padding_index, place_of, source_of
+from onnx2nn.searches import SEARCHES
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Where a word begins in the name of a class."""
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_WITHOUT_MODE = (nn.Linear, *_CONVOLUTIONS)
+"""Layers that a function of their weights replaces, in training too."""
+
+_OF_GRAPHS: tuple[Callable[..., Any], ...] = (*CONTROL_FLOW, *SEARCHES)
+"""The modules that run the graphs of a node."""
+
+
+class NamedPlacement:
+    """Places a graph's constants and layers by the nodes that use them and the names of initializers.
+
+    Args:
+        author: the author's names, None where they are unknown.
+        weights: the model's initializers, by name.
+        origins: the origins of tensors.
+        at: the node that is imported.
+        prefix: the prefix of the author's keys in this graph, the path of its module.
+        outer: whether the enclosing module holds the author's weights that this graph uses.
+        called_by_torch: whether a control flow operator such as torch.cond calls this graph's module.
+    """
+
+    def __init__(
+        self,
+        author: Author | None,
+        weights: Mapping[str, Constant],
+        origins: Origins,
+        at: Position,
+        prefix: str = "",
+        outer: bool = False,
+        called_by_torch: bool = False,
+    ):
+        self.author, self.weights, self.origins, self.at = author, weights, origins, at
+        self.prefix, self.outer, self.called_by_torch = prefix, outer, called_by_torch
+        self._fixed: dict[fx.Node, bool] = {}
+
+    def inline(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a constant may be written as a number: it is no weight, or its name is generated."""
+        origin = self.origins.find(tensor)
+        return origin is None or not origin.weight or is_generated(origin.name)
+
+    def base(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the author's weight of which `tensor` is another view; `tensor` itself where there is none."""
+        author = self.author
+        if author is None:
+            return tensor
+        origin = self.origins.find(tensor)
+        if origin is None or origin.name not in author.names:
+            return tensor
+        constant = self.weights.get(origin.name)
+        base = constant.value if constant is not None else tensor
+        if isinstance(base, torch.Tensor) and origin.name in author.moved:
+            base = base.T if author.moved[origin.name] == "transposed" else base.reshape(-1)
+        if not isinstance(base, torch.Tensor) or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
+            return tensor
+        return tensor if base.shape == tensor.shape and base.stride() == tensor.stride() else base
+
+    def constant(self, tensor: torch.Tensor) -> ConstantName:
+        """Returns the path and kind of a constant."""
+        origin = self.origins.find(tensor)
+        if origin is not None and self.author is not None and origin.name in self.author.names:
+            stored = self.weights.get(origin.name)
+            if stored is not None and math.prod(stored.shape) != tensor.numel():
+                origin = None  # a part of a weight is not what the author's key stands for
+        name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
+        if name.own and origin is not None:
+            return name._replace(steps=self._steps(origin.name), outer=self.outer)
+        return name
+
+    def _steps(self, key: str) -> list[str]:
+        """Returns the path of one of the author's keys in this graph's module."""
+        return key.removeprefix(self.prefix).split(".")
+
+    def layer(self, layer: Layer) -> LayerName:
+        """Returns the path of a layer."""
+        node, author = self.at.node, self.author
+        assert node is not None
+        names = [origin.name for tensor in layer.state.values() if (origin := self.origins.find(tensor)) is not None]
+        place = place_of(node) if author is not None else None
+        if author is not None:
+            here = [f"{place.path}.{slot}" for slot in layer.state] if place is not None else []
+            keys = [key for key in here if author.ties.get(key) in names]  # of a layer that several modules share
+            keys += [name for name in names if name in author.names]
+            keys += here
+            own = next((key for key in keys if key in author.names or key in author.states), None)
+            if own is not None:
+                return LayerName(self._steps(own)[:-1], own=True)
+        if place is not None and place.path and (not names or self._holds_others(place)):
+            return LayerName(self._path_in(place, layer))
+        weight = self.origins.find(layer.state.get("weight"))
+        return layer_name(node, self.at.step, weight.name if weight is not None else "")
+
+    def _path_in(self, place: Place, layer: Layer) -> list[str]:
+        """Returns the path of a layer without an author's weight: its place, or one inside where that holds others."""
+        path = split_path(place.path)
+        return [*path, _WORD.sub("_", layer.kind.__name__).lower()] if self._holds_others(place) else path
+
+    def _holds_others(self, place: Place) -> bool:
+        """Returns whether the author's keys have the path of a place as that of a module around layers."""
+        return self.author is not None and any(key.startswith(f"{place.path}.") for key in self.author.names)
+
+    def of_graphs(self, node: ir.Node) -> list[str]:
+        """Returns the path of the module that runs a node's graphs, such as the branches of an If.
+
+        It stands in the author's module that called `torch.cond`, without the number of the call: equal modules have
+        equal programs. A file that an import was written to names the module itself, as it does layers.
+        """
+        place = place_of(node) if self.author is not None and SCOPES in node.metadata_props else None
+        if place is None or not place.path:
+            return module_path(node)
+        path = split_path(place.path)
+        named = any(place.kind == f"{kind.__module__}.{kind.__name__}" for kind in _OF_GRAPHS)
+        return path if named else [*path, *split_path(without_call_number(call_name(node)))]
+
+    def caller(self) -> str | None:
+        """Returns the author's module that computes what is being recorded, None where the file does not say."""
+        node = self.at.node
+        place = place_of(node) if node is not None and self.author is not None else None
+        return None if place is None else place.path
+
+    def fits(self, layer: Layer) -> bool:
+        """Returns whether a layer reads data and would hold the author's weights unchanged, under their keys."""
+        if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):
+            return False  # a lookup by a constant index table is no layer of the author's
+        if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
+            return False  # its forward writes to the module, which torch.cond and similar operators refuse
+        author = self.author
+        if author is None:
+            return True
+        if self._is_computed(layer, author) or self._is_table(layer, author):
+            return False
+        modules = set()
+        for slot, tensor in layer.state.items():
+            origin = self.origins.find(tensor)
+            if origin is None or origin.name not in author.names:
+                continue
+            if self.outer:
+                return False
+            module = origin.name.removesuffix(f".{slot}")
+            if module == origin.name or (tensor is not None and self.base(tensor) is not tensor):
+                return False
+            modules.add(module)
+        if issubclass(layer.kind, _WITHOUT_MODE) and any(map(self._passes_on, modules)):
+            return False
+        unused = {slot for slot, tensor in layer.state.items() if tensor is None}
+        if any(f"{module}.{slot}" in author.names for module in modules for slot in unused):
+            return False
+        if len(modules) > 1 or not any("." in slot for slot in layer.state):
+            return len(modules) < 2 and modules.isdisjoint(author.outer)
+        own = {f"{module}.{slot}" for module in modules for slot in layer.state}
+        return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
+
+    def _passes_on(self, module: str) -> bool:
+        """Returns whether a module gives what the node computes to a module inside it, as no layer of torch does."""
+        uses = [use.node for output in self.at.node.outputs for use in output.uses()] if self.at.node else []
+        places = [place for place in map(place_of, uses) if place is not None]
+        return any(place.path.startswith(f"{module}.") for place in places)
+
+    def _is_computed(self, layer: Layer, author: Author) -> bool:
+        """Returns whether a layer would hold a tensor that the exporter computed from a weight, under the weight's key.
+
+        The layer's path comes from its node. Therefore `1 + weight` (Gemma's normalisation) would get the key
+        `norm.weight`.
+        """
+        node = self.at.node
+        if node is None or issubclass(layer.kind, nn.RNNBase):
+            return False  # the file reorders the weights, and the layer has the author's order again
+        place = place_of(node)
+        origins = {slot: self.origins.find(tensor) for slot, tensor in layer.state.items() if tensor is not None}
+        keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
+        modules = {key.removesuffix(f".{slot}") for slot, key in keys.items()}
+        path = min(modules) if modules else place.path if place is not None else ""
+        known = author.states if author.listed else author.names
+        for slot in (origins.keys() - keys) if path else ():
+            if f"{path}.{slot}" in known:
+                return True
+            numbered = slot == "weight" and getattr(origins[slot], "weight", False) and not author.listed
+            if numbered and node.op_type not in ("MatMul", "Linear"):
+                return True
+        return False
+
+    def _is_table(self, layer: Layer, author: Author) -> bool:
+        """Returns whether a layer would be the lookup of a table that is no weight, in a module that is no embedding.
+
+        An author's `anchors[best]` is an expression; as a layer it would have a key that the author's weights lack.
+        """
+        if layer.kind is not nn.Embedding or self.at.node is None:
+            return False
+        place, origin = place_of(self.at.node), self.origins.find(layer.state["weight"])
+        named = origin is not None and origin.name in author.names
+        return place is not None and not named and (not place.path or self._holds_others(place))
+
+    def _is_fixed(self, node: fx.Node) -> bool:
+        """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""
+        pending, fixed = [node], self._fixed
+        while pending:
+            last = pending[-1]
+            inputs = last.all_input_nodes
+            if unknown := [value for value in inputs if value not in fixed]:
+                pending += unknown
+            else:
+                fixed[last] = last.op == "get_attr" or (bool(inputs) and all(map(fixed.get, inputs)))
+                pending.pop()
+        return fixed[node]
+
+    def describe(self, module: nn.Module) -> None:
+        """Notes a layer's node in the file on the layer, in plain strings, which every way of saving keeps.
+
+        An embedding gets the index of its row without a gradient, which only the note on a call says.
+        """
+        node = self.at.node
+        assert node is not None
+        if type(module) is nn.Embedding and (index := padding_index(node)) is not None:
+            module.padding_idx = index
+        notes = {"onnx_op": node.op_type, "onnx_name": node_name(node), "onnx_source": source_of(node)}
+        vars(module).update((name, text) for name, text in notes.items() if text)
