@@ -70,5 +70,5 @@ def test_the_tables_list_the_operator(copy: Path) -> None:
 
 
 def test_the_snippets_are_formatted(copy: Path) -> None:
-    _run("python -m ruff format --check onnx2nn/ops/contrib_fused.py", copy)
-    _run("python -m ruff check onnx2nn/ops/contrib_fused.py tests/cases/contrib_fused.py", copy)
+    _run("python -m ruff format --check onnx2nn/ops/contrib/fused.py", copy)
+    _run("python -m ruff check onnx2nn/ops/contrib/fused.py tests/cases/contrib/fused.py", copy)

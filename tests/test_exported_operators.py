@@ -18,7 +18,8 @@ import onnx2nn
 from onnx2nn.backend import OnnxModule
 from onnx2nn.errors import OperatorError
 from tests import installed, onnxnode
-from tests.cases import Case, case, contrib_quantized, f32
+from tests.cases import Case, case, f32
+from tests.cases.contrib import quantized
 
 _GRAMS: dict[str, Any] = {
     "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3],
@@ -94,7 +95,7 @@ LOOPS = [
          constant=(1, 2, 3), note="resets before"),
     case("RNN", f32(6, 2, 3), f32(1, 5, 3), f32(1, 5, 5), f32(1, 10), hidden_size=5, clip=0.5, constant=(1, 2, 3),
          activations=["Softsign"], outputs=2, note="clipped"),
-    next(case for case in contrib_quantized.CASES if case.operator == "DynamicQuantizeLSTM"),
+    next(case for case in quantized.CASES if case.operator == "DynamicQuantizeLSTM"),
 ]  # fmt: skip
 
 
@@ -165,7 +166,7 @@ torch.save([[y.detach() for y in result] for result in results], "results.pt")
 
 PACKED = {
     (case.operator, case.attributes.get("bits")): case
-    for case in contrib_quantized.CASES
+    for case in quantized.CASES
     if case.operator in ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
 }
 

@@ -20,7 +20,8 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.output.quantised_weights import _integers
-from tests.cases import Case, contrib_block_weights, contrib_quantized
+from tests.cases import Case
+from tests.cases.contrib import block_weights, quantized
 from tests.onnxnode import model_of, revisions
 
 QUANTISED = {
@@ -132,7 +133,7 @@ def test_weights_of_a_file_that_was_dequantised_are_floats(tmp_path: Path) -> No
     assert all(value.data_type != onnx.TensorProto.INT8 for value in onnx.load(again).graph.initializer)
 
 
-@pytest.mark.parametrize("case", [case for case in contrib_quantized.CASES if case.operator == "MatMulNBits"], ids=str)
+@pytest.mark.parametrize("case", [case for case in quantized.CASES if case.operator == "MatMulNBits"], ids=str)
 def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
     model, _ = model_of(case, revisions(case)[-1])
     again = tmp_path / "again.onnx"
@@ -145,7 +146,7 @@ _UNKNOWN = ("MatMulNBitsMlp", "MatMulNBitsQkv")
 
 @pytest.mark.parametrize("operator", _UNKNOWN)
 def test_operators_that_onnxruntime_lacks_are_written_as_arithmetic(operator: str, tmp_path: Path) -> None:
-    case = next(case for case in contrib_block_weights.CASES if case.operator == operator)
+    case = next(case for case in block_weights.CASES if case.operator == operator)
     model, feeds = model_of(case, revisions(case)[-1])
     again = tmp_path / "again.onnx"
     assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again, example_inputs=[*feeds.values()])

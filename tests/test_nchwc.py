@@ -150,6 +150,6 @@ def test_the_saved_file_is_the_model(net: Any, tmp_path: Path) -> None:
 
 def test_blocks_of_another_processor_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _saved(_residual().model(), tmp_path)
-    monkeypatch.setattr("onnx2nn.ops.contrib_nchwc.channels_of_a_block", lambda: 64)
+    monkeypatch.setattr("onnx2nn.ops.contrib.nchwc.channels_of_a_block", lambda: 64)
     with pytest.raises(UnsupportedModelError, match="another kind wrote the file"):
         onnx2nn.load(path)

@@ -12,7 +12,7 @@ import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
 from tests import onnxnode
 from tests.cases import Case, case, f32
-from tests.cases.contrib_fused import ms
+from tests.cases.contrib.fused import ms
 
 _BYTES = np.zeros((4, 2, 8), np.uint8)
 _GROUPS = np.zeros(32, np.int32)

@@ -14,8 +14,8 @@ import torch
 import onnx2nn
 from onnx2nn.errors import VerificationError
 from tests import onnxnode
-from tests.cases.contrib_fused import ms
-from tests.cases.contrib_searches import CASES
+from tests.cases.contrib.fused import ms
+from tests.cases.contrib.searches import CASES
 from tests.decoders import VOCABULARY, decoder
 
 ROWS = 4000

@@ -17,8 +17,8 @@ from onnx2nn.optable.traits import Trait
 _RUNTIME = "com.microsoft"
 """ONNX Runtime's domain, which has parts (`com.microsoft.nchwc`)."""
 
-_OF_RUNTIME = "contrib_"
-"""What the names of the families begin with that have rows of its operators alone."""
+_FAMILIES, _OF_RUNTIME = "onnx2nn.ops", "onnx2nn.ops.contrib"
+"""The packages of the families; the second one's have rows of ONNX Runtime's operators alone."""
 
 
 class Table:
@@ -183,9 +183,9 @@ def register(
 def load_rows() -> Table:
     """Imports the families of `onnx2nn.ops`, so that the table is complete, and returns it.
 
-    It imports those of ONNX Runtime's operators, `contrib_*`, at the first question about their domain.
+    It imports those of ONNX Runtime's operators, `ops/contrib`, at the first question about their domain.
     """
-    _import_families(lambda name: not name.startswith(_OF_RUNTIME))
+    _import_families(_FAMILIES)
     return TABLE
 
 
@@ -197,14 +197,13 @@ def _import_families_of(domain: str) -> None:
 
 @functools.cache
 def _import_families_of_runtime() -> None:
-    _import_families(lambda name: name.startswith(_OF_RUNTIME))
+    _import_families(_OF_RUNTIME)
 
 
-def _import_families(chosen: Callable[[str], bool]) -> None:
-    package = importlib.import_module("onnx2nn.ops")
-    for module in pkgutil.iter_modules(package.__path__):
-        if chosen(module.name):
-            importlib.import_module(f"onnx2nn.ops.{module.name}")
+def _import_families(package: str) -> None:
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def row_named(name: str) -> Row | None:

@@ -100,5 +100,5 @@ def i64(*values: Any) -> np.ndarray:
 
 def all_cases() -> list[Case]:
     """Returns the cases of every family."""
-    modules = [importlib.import_module(f"tests.cases.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return [item for module in modules for item in module.CASES]
+    families = [module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.") if not module.ispkg]
+    return [case for family in families for case in importlib.import_module(family).CASES]

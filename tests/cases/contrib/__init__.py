@@ -1,0 +1,1 @@
+"""Cases of the rows in `onnx2nn.ops.contrib`."""
