@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import numpy_helper, parser
+from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 import onnx2nn
@@ -60,3 +63,33 @@ def test_a_layer_of_quantised_weights_has_the_path_of_these(producer: str) -> No
     module = onnx2nn.load(_model(text, producer, weights))
     assert isinstance(module.block.conv, nn.Conv2d)
     assert set(module.state_dict()) == {"block.conv.weight"}
+
+
+class _Tagger(nn.Module):
+    """Tables whose rows a linear layer reads: the quantiser multiplies the integers of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_dynamically_quantised_file_as_floats_has_the_keys_of_its_author(dynamo: bool, tmp_path: Path) -> None:
+    """ONNX Runtime's quantiser drops the notes of the products that it replaces."""
+    torch.manual_seed(0)
+    model, tokens = _Tagger().eval(), torch.randint(0, 20, (2, 5))
+    exported, quantised = tmp_path / "exported.onnx", tmp_path / "quantised.onnx"
+    torch.onnx.export(model, (tokens,), exported, dynamo=dynamo, verbose=False)
+    quantize_dynamic(exported, quantised)
+    module = onnx2nn.load(quantised, quantized="dequantize")
+    assert set(module.state_dict()) == set(model.state_dict())
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
+    assert isinstance(module.table, nn.Embedding) and isinstance(module.layers[1], nn.Linear)
+    torch.testing.assert_close(module(tokens), model(tokens), rtol=0.1, atol=0.05)

@@ -215,19 +215,17 @@ def _dynamic_quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
 def _integer_matmul_or_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
     """For a product of whole numbers whose result is cast and multiplied with both scales."""
     a, b, a_zero, b_zero = inputs(node, 4)
-    if a not in dequantizer.dynamic or b is None or dequantizer.constant(b) is None:
+    found = list(_scaled_outputs(node.outputs[0]))
+    if b is None or len(found) != 1:
         return False
-    assert a is not None
-    data, quantiser = dequantizer.dynamic[a]
-    if a_zero is not quantiser.outputs[2] or (b_zero is not None and dequantizer.constant(b_zero) is None):
-        return False
-    found = list(_scaled_outputs(dequantizer, node.outputs[0], quantiser.outputs[1]))
-    if len(found) != 1:
-        return False
-    ((scaled, b_scale),) = found
     _, form = _row_of(node)
-    kernel = dequantizer.float_of(b, b_scale, b_zero, axis=form.weight_axis)
-    if kernel is None:
+    ((scaled, scales),) = found
+    for a_scale, b_scale in (scales, scales[::-1]):
+        data = _activation(dequantizer, node, a, a_scale, a_zero)
+        kernel = None if data is None else dequantizer.float_of(b, b_scale, b_zero, axis=form.weight_axis)
+        if kernel is not None:
+            break
+    else:
         return False
     dequantizer.replace(
         node, scaled, dequantizer.emit(node, form.operator, [data, kernel], scaled, **attributes_of(node))
@@ -235,19 +233,14 @@ def _integer_matmul_or_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return True
 
 
-def _scaled_outputs(
-    dequantizer: Dequantizer, product: ir.Value, a_scale: ir.Value
-) -> Iterable[tuple[ir.Value, ir.Value]]:
-    """Yields each value in which an integer product is cast and scaled, with the weights' scale."""
+def _scaled_outputs(product: ir.Value) -> Iterable[tuple[ir.Value, Sequence[ir.Value | None]]]:
+    """Yields each value in which an integer product is cast and scaled, with the two factors of the scale."""
     for cast in [use.node for use in product.uses()]:
         for use in cast.outputs[0].uses():
             other = use.node.inputs[1 - use.idx] if use.node.op_type == "Mul" and cast.op_type == "Cast" else None
             scales = other.producer() if other is not None else None
-            if scales is None or scales.op_type != "Mul" or a_scale not in scales.inputs:
-                continue
-            (b_scale,) = (value for value in scales.inputs if value is not a_scale)
-            if b_scale is not None and dequantizer.constant(b_scale) is not None:
-                yield use.node.outputs[0], b_scale
+            if scales is not None and scales.op_type == "Mul":
+                yield use.node.outputs[0], scales.inputs
 
 
 @REWRITES.of("DynamicQuantizeMatMul", MICROSOFT)
@@ -263,26 +256,31 @@ def _dynamic_matmul(dequantizer: Dequantizer, node: ir.Node) -> bool:
 def _matmul_integer_to_float(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs(node, 7)
     kernel = dequantizer.float_of(b, b_scale, b_zero, axis=-1)
-    data = _activation(dequantizer, a, a_scale, a_zero)
+    data = _activation(dequantizer, node, a, a_scale, a_zero)
     if data is None or kernel is None:
         return False
     return _product_with_bias(dequantizer, node, data, kernel, bias)
 
 
 def _activation(
-    dequantizer: Dequantizer, x: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None
+    dequantizer: Dequantizer,
+    node: ir.Node,
+    x: ir.Value | None,
+    scale: ir.Value | None,
+    zero_point: ir.Value | None,
 ) -> ir.Value | None:
     """Returns the float value that was quantised, by DynamicQuantizeLinear or with these constants."""
     data, quantiser = dequantizer.dynamic.get(x, (None, None)) if x is not None else (None, None)
     if quantiser is None:
-        return dequantizer.float_of(x, scale, zero_point)
+        found = dequantizer.float_of(x, scale, zero_point)
+        return _gathered_weight(dequantizer, node, x, scale, zero_point) if found is None else found
     return data if [scale, zero_point] == list(quantiser.outputs[1:]) else None
 
 
 @REWRITES.of("QAttention", MICROSOFT)
 def _qattention(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, weight, bias, x_scale, weight_scale, mask, x_zero, weight_zero, past = inputs(node, 9)
-    data = _activation(dequantizer, x, x_scale, x_zero)
+    data = _activation(dequantizer, node, x, x_scale, x_zero)
     matrix = dequantizer.float_of(weight, weight_scale, weight_zero)
     if data is None or matrix is None:
         return False

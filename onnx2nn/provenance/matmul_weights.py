@@ -45,7 +45,7 @@ class MatMulWeights:
     def _candidates(self, node: ir.Node) -> list[tuple[str, str]]:
         """Returns the keys that the matrix of `node` may have, best first, each with its evidence."""
         keys = self._keys
-        call = exporter_metadata.call_of(node)
+        call = exporter_metadata.call_of(node) or _call_behind(node)
         if call is not None:
             state = keys.argument(call, 1) if call.target.startswith("aten.linear.") else None
             return [] if state is None else [(state.key, "an argument of the call of linear")]
@@ -150,6 +150,16 @@ class MatMulWeights:
         transpose.outputs[0].name = f"{key}.transposed_for.{node.name}"
         keys.graph.insert_before(node, transpose)
         node.replace_input_with(1, transpose.outputs[0])
+
+
+def _call_behind(product: ir.Node) -> exporter_metadata.Call | None:
+    """Returns the call of linear of which a product is a part, by the note of the sum behind it; None for others.
+
+    ONNX Runtime's quantiser replaces the product, and leaves the note of the sum alone.
+    """
+    uses = list(product.outputs[0].uses())
+    call = exporter_metadata.call_of(uses[0].node) if len(uses) == 1 and uses[0].node.op_type == "Add" else None
+    return call if call is not None and call.target.startswith("aten.linear.") else None
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
