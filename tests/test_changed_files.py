@@ -65,6 +65,23 @@ def test_a_layer_of_quantised_weights_has_the_path_of_these(producer: str) -> No
     assert set(module.state_dict()) == {"block.conv.weight"}
 
 
+def test_floats_of_a_quantised_weight_have_its_name_where_the_dequantised_has_it_too() -> None:
+    text = """g (float[n, 4] x) => (float[n, 4] y)
+        { w2 = DequantizeLinear (w0, w1) y = LayerNormalization (x, w3, w2) }"""
+    weights: dict[str, np.ndarray] = {
+        "norm.bias_quantized": _RNG.integers(-99, 99, 4, np.int32),
+        "scale": np.array(0.1, np.float32),
+        "norm.bias": np.zeros(0, np.float32),
+        "norm.weight": _normal(4),
+    }
+    model = _model(text, "pytorch", weights)
+    del model.graph.initializer[2]  # the name is the result's
+    model.graph.node[0].output[0] = "norm.bias"
+    module = onnx2nn.load(model, quantized="dequantize")
+    assert isinstance(module.norm, nn.LayerNorm)
+    assert set(module.state_dict()) == {"norm.weight", "norm.bias"}
+
+
 class _Tagger(nn.Module):
     """Tables whose rows a linear layer reads: the quantiser multiplies the integers of the rows."""
 

@@ -185,6 +185,7 @@ class Dequantizer:
     def weight(self, origin: ir.Value, constant: ir.TensorProtocol) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
+        self._free_name(wanted, origin)
         number = 0
         while name in self.names:
             number += 1
@@ -196,6 +197,14 @@ class Dequantizer:
         value.shape, value.dtype = ir.Shape(constant.shape.numpy()), constant.dtype
         self.graph.register_initializer(value)
         return value
+
+    def _free_name(self, name: str, origin: ir.Value) -> None:
+        """Takes a name from the result of a node that reads `origin`, as DequantizeLinear's has the weight's."""
+        results = (result for use in origin.uses() for result in use.node.outputs)
+        for result in results:
+            if result.name == name and not result.is_graph_output():
+                result.name = f"{name}/dequantised"
+                self.names.discard(name)
 
     # Float nodes.
 
