@@ -551,6 +551,60 @@ def test_a_module_without_weights_that_calls_one(exporter: str) -> None:
     check_same(run(module.inner, (x,)), (original.inner(x),), "a module that calls another")
 
 
+class Skipped(nn.Sequential):
+    """A chain of modules with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + super().forward(x)
+
+
+class Pooled(nn.Sequential):
+    """A chain whose result has the size of its input, as in DeepLab."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[-2:]
+        for module in self:
+            x = module(x)
+        return F.interpolate(x, size=size, mode="bilinear")
+
+
+class Chains(nn.Module):
+    """Chains with forwards of their own, also in a list and in a plain chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = Skipped(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 1))
+        self.more = nn.ModuleList([Skipped(nn.Conv2d(4, 4, 1)), Skipped(nn.Conv2d(4, 4, 1), nn.Tanh())])
+        self.plain = nn.Sequential(Skipped(nn.Conv2d(4, 4, 1)), nn.ReLU())
+        self.pooled = Pooled(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(x)
+        for module in self.more:
+            x = module(x)
+        return self.pooled(self.plain(x))
+
+
+@both
+def test_a_chain_with_a_forward_of_its_own_is_a_block(exporter: str) -> None:
+    original = seeded(Chains).eval()
+    inputs = [(torch.randn(*shape),) for shape in ((2, 4, 5, 6), (3, 4, 8, 9))]
+    module = onnx2nn.load(EXPORTERS[exporter]("chains", original, *inputs))
+    x = torch.randn(3, 4, 7, 5)
+    check_same(run(module, (x,)), (original(x),), "the model")
+    for name in ("one", "more.0", "more.1", "plain", "plain.0", "pooled"):
+        check_same(run(module.get_submodule(name), (x,)), (original.get_submodule(name)(x),), name)
+    tree = module.meta["onnx2nn"]["tree"]
+    assert tree["inside"] == tree["calls"]
+    assert isinstance(module.one[-1], nn.Conv2d) and [type(layer) for layer in module.one] == [*map(type, original.one)]
+    assert len(module.one) == 3 and type(module.plain) is nn.Sequential
+    with pytest.raises(IndexError, match="no module 3, only 0, 1, 2"):
+        module.one[3]
+    assert "self[2](" in module.one.code
+    if exporter == "dynamo":
+        assert type(module.one).__name__ == "Skipped" and type(module.pooled).__name__ == "Pooled"
+
+
 class Flat(nn.Module):
     """A model of layers alone."""
 

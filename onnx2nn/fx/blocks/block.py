@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from torch import fx, nn
@@ -12,6 +12,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.program import Notes, Program
 from onnx2nn.fx.exporting.exportable import ExportableModule
 from onnx2nn.fx.modules.deferred import GENERATING, DeferredModule, generate_programs, is_deferred
+from onnx2nn.fx.modules.module_tree import children_of
 
 
 class SharedProgram(ExportableModule):
@@ -153,6 +154,28 @@ class Block(SharedProgram):
         super().generate()
         if "__call__" in vars(type(self)):
             del type(self).__call__
+
+
+class NumberedBlock(Block):
+    """A block that holds numbered modules, as a class of the author's that is an `nn.Sequential`: `block[0]`."""
+
+    def __getitem__(self, number: int) -> nn.Module:
+        """Returns the module of a number; below 0, counted from the end.
+
+        Raises:
+            IndexError: there is none, as where an exporter folded it into the one before it.
+        """
+        children = children_of(self)
+        found = children.get(str(number)) if number >= 0 else list(children.values())[number]
+        if found is None:
+            raise IndexError(f"the block has no module {number}, only {', '.join(children)}")
+        return found
+
+    def __len__(self) -> int:
+        return len(children_of(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(children_of(self).values())
 
 
 _OF_GRAPH_MODULES = {

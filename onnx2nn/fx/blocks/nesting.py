@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
-from onnx2nn.fx.blocks.block import Block, class_of
+from onnx2nn.fx.blocks.block import Block, NumberedBlock, class_of
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
@@ -68,7 +68,8 @@ def nest(
     of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
     make_modules(module, of_torch, noted, specs)
     added = add_scopes(module, of_torch, noted)
-    program = Scoped(module, module.graph, specs, nameless=nameless, noted=noted)
+    called = noted | {path for node, path in of_torch.items() if node.op in ("call_function", "call_method")}
+    program = Scoped(module, module.graph, specs, nameless=nameless, noted=noted, called=called)
     if own is not None:
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed
@@ -211,7 +212,8 @@ class _Nesting:
             module: nn.Module = self._sequential(region, holder)
         else:
             block, notes = _Body(self, region).block()
-            module = class_of(Block, self._class_name(path), block)(holder, notes)
+            kind = NumberedBlock if any(name.isdecimal() for name in children_of(holder)) else Block
+            module = class_of(kind, self._class_name(path), block)(holder, notes)
         self.program.module(path[:-1]).add_module(path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
 

@@ -64,9 +64,8 @@ class _Owners:
         self.unknown: dict[fx.Node, None] = {}
         self.nameless: dict[fx.Node, None] = {}
         self.named: set[Path] = set()
-        self.lists = {path[:-1] for path in (*program.containers, *program.layers) if path} & {
-            path[:-1] for path in (*program.containers, *program.layers) if path and not is_attribute(path[-1])
-        }
+        numbered = (path for path in (*program.containers, *program.layers) if path and not is_attribute(path[-1]))
+        self.lists = {path[:-1] for path in numbered} - program.called
 
     def clip(self, path: Path) -> Path:
         """Returns the innermost container at or above `path`.

@@ -114,7 +114,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if not region.outputs:
             return "nothing outside uses a value of it"
-        return LIST if numbered and region.slots is None else None
+        return LIST if numbered and region.slots is None and path not in self.program.called else None
 
     def _is_one_call(self, region: Region) -> bool:
         """Makes a region a further call of the container at its path, or that container's other calls further ones.

@@ -35,6 +35,7 @@ class Scoped:
         class_names: the author's class names of containers, where the exporter noted them.
         nameless: the paths of layers and weights that the file does not name.
         noted: the paths of the modules that an exporter notes, see `complete_scopes`.
+        called: the paths of the modules that the file says are called; a list of modules is not.
     """
 
     root: nn.Module
@@ -46,6 +47,7 @@ class Scoped:
     class_names: dict[Path, str] = field(default_factory=dict)
     nameless: Set[str] = frozenset()
     noted: Set[Path] = frozenset()
+    called: Set[Path] = frozenset()
 
     @functools.cached_property
     def persistent(self) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import cast
 
 from torch import nn
 
@@ -74,15 +75,23 @@ class _Readable(ast.NodeTransformer):
                 return getattr(self._module(inner), name, None)
             case ast.Subscript(value=inner, slice=ast.Constant(value=int(index))):
                 around = self._module(inner)
-                return around[index] if isinstance(around, (nn.ModuleList, nn.Sequential)) else None
+                return cast(nn.ModuleList, around)[index] if _is_indexed(around) else None
         return None
+
+
+def _is_indexed(container: object) -> bool:
+    """Returns whether a module is indexed by numbers: a list, an `nn.Sequential`, a block of numbered modules."""
+    return (
+        isinstance(container, nn.Module) and hasattr(container, "__getitem__") and type(container) is not nn.ModuleDict
+    )
 
 
 def _is_item(container: object, name: str) -> bool:
     """Returns whether a module in a list has the name of its index."""
-    if not isinstance(container, (nn.ModuleList, nn.Sequential)):
+    if not _is_indexed(container) or not name.isdecimal():
         return False
-    return name in [key for index, (key, _) in enumerate(container.named_children()) if key == str(index)]
+    children = cast(nn.Module, container).named_children()
+    return name in [key for index, (key, _) in enumerate(children) if key == str(index)]
 
 
 def _is_slice(node: ast.expr) -> bool:
