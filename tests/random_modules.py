@@ -59,6 +59,13 @@ class Steps(nn.Module):
         return torch.cos(torch.arange(x.size(1))[:, None] * self.steps).expand(x.shape) * x
 
 
+class Skipped(nn.Sequential):
+    """A chain of modules with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + super().forward(x)
+
+
 def _linear() -> nn.Linear:
     return nn.Linear(FEATURES, FEATURES)
 
@@ -76,6 +83,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "dropout": nn.Dropout,
     "series": lambda: nn.Sequential(_linear(), nn.ReLU(), _linear()),
     "nested": lambda: nn.Sequential(_linear(), nn.Sequential(nn.Tanh(), _linear()), nn.GELU()),
+    "skipped": lambda: Skipped(_linear(), nn.ReLU(), Skipped(nn.Tanh(), _linear())),
     "over_time": OverTime,
     "centre": Centre,
     "gate": Gate,
