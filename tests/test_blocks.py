@@ -605,6 +605,40 @@ def test_a_chain_with_a_forward_of_its_own_is_a_block(exporter: str) -> None:
         assert type(module.one).__name__ == "Skipped" and type(module.pooled).__name__ == "Pooled"
 
 
+class Keyed(nn.Module):
+    """A dictionary of modules, as GPT's in many repositories; its norms have no bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.ModuleList(Skipped(nn.LayerNorm(8, bias=False), nn.Linear(8, 8, bias=False)) for _ in range(2))
+        self.transformer = nn.ModuleDict({"start": nn.Linear(8, 8), "layers": layers, "norm": nn.LayerNorm(8)})
+        self.head = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.transformer.start(x) + x
+        for layer in self.transformer.layers:
+            x = layer(x)
+        return self.head(self.transformer.norm(x)) * x
+
+
+@both
+def test_a_dictionary_of_modules_is_one(exporter: str, tmp_path: Path) -> None:
+    original = seeded(Keyed).eval()
+    module = onnx2nn.load(EXPORTERS[exporter]("keyed", original, _inputs(2), _inputs(3, 7)))
+    assert type(module.transformer) is nn.ModuleDict
+    assert module.transformer["norm"] is module.transformer.norm
+    module.load_state_dict(original.state_dict())
+    assert module.meta["onnx2nn"]["tree"]["flat"].keys() <= {"transformer", "transformer.layers"}
+    x = torch.randn(3, 4, 8)
+    check_same(run(module, (x,)), (original(x),), "the model")
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    again = onnx2nn.load(tmp_path / "again.onnx")
+    assert type(again.transformer) is nn.ModuleDict
+    assert again.state_dict().keys() == original.state_dict().keys()
+    onnx2nn.to_python(module, tmp_path / "source")
+    assert "ModuleDict(" in (tmp_path / "source" / "model.py").read_text()
+
+
 class Flat(nn.Module):
     """A model of layers alone."""
 

@@ -22,7 +22,8 @@ from onnx2nn.provenance.author import Author
 ADVICE = "Register a body for it with onnx2nn.register(...)."
 
 
-LIST = "it is a list of modules"
+LIST, DICTIONARY = "it is a list of modules", "it is a dictionary of modules"
+HOLDERS = frozenset({LIST, DICTIONARY})
 """Why a container that is called by nobody is no fault."""
 
 
@@ -60,7 +61,7 @@ class Report:
         inside, calls, blocks = self.tree["inside"], self.tree["calls"], len(self.tree["blocks"])
         return [
             f"{inside} of {calls} calls are inside of {blocks} blocks, which can be called alone.",
-            *(f"  {path} cannot: {reason}." for path, reason in self.tree["flat"].items() if reason != LIST),
+            *(f"  {path} cannot: {reason}." for path, reason in self.tree["flat"].items() if reason not in HOLDERS),
             *(
                 f"  Hooks of {path} do not see each call: {reason}."
                 for path, reason in self.tree.get("entered", {}).items()

@@ -113,12 +113,9 @@ class LayerWeights:
         return True
 
     def drop_zeros(self, node: ir.Node) -> None:
-        """Takes the zeros off a convolution that the exporter writes where the call has no bias."""
+        """Takes the zeros off a convolution or a normalisation that the exporter writes where the call has no bias."""
         added = node.inputs[2] if len(node.inputs) > 2 else None
-        call = exporter_metadata.call_of(node) if added is not None and not added.is_initializer() else None
-        if call is None or added is None or not call.target.startswith("aten.conv"):
-            return
-        if call.arguments[2:3] not in ((), ("None",)):
+        if added is None or added.is_initializer() or not self._lacks_bias(node):
             return
         made = added.producer()
         while made is not None and made.op_type in ("Expand", "CastLike", "Cast") and made.inputs[0] is not None:
@@ -127,6 +124,14 @@ class LayerWeights:
         tensor = added.const_value if value is None else value.as_tensor()
         if tensor is not None and not tensor.numpy().any():
             node.replace_input_with(2, None)
+
+    def _lacks_bias(self, node: ir.Node) -> bool:
+        """Returns whether the author's call has no bias: the newer exporter notes it, the older has no key of one."""
+        call, weight = exporter_metadata.call_of(node), weight_input(node, 1)
+        if call is not None:
+            return call.target.startswith("aten.conv") and call.arguments[2:3] in ((), ("None",))
+        named = weight is not None and weight.name in self._keys.author.names
+        return node.op_type == "LayerNormalization" and named and not self._keys.author.listed
 
     def add_zeros(self, node: ir.Node) -> None:
         """Gives a layer the bias of its call again, which the exporter leaves out where it is zero."""

@@ -79,6 +79,8 @@ def _restore_nodes(keys: WeightKeys) -> None:
             layers.add_zeros(node)
             unfold_batch_norm(keys, node)
             layers.name_folded_bias(node)
+        elif operator == "LayerNormalization":
+            layers.drop_zeros(node)
         elif operator in ("PRelu", "Mul", "Add"):
             layers.name_channels(node)
         elif operator == "Gather":

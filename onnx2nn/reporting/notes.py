@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnx2nn.importing.plan import HOLDERS
 from onnx2nn.reporting.model_report import Note
-
-LIST_OF_MODULES = "it is a list of modules"
 
 
 def notes_of(known: Mapping[str, Any]) -> dict[str, list[Note]]:
@@ -29,7 +28,7 @@ def notes_of(known: Mapping[str, Any]) -> dict[str, list[Note]]:
         "Keys that are not the author's": _pairs(naming.get("extra", {}), "{}"),
         "Weights without the author's name": _pairs(naming.get("unnamed", {}), "{}"),
         "Containers that cannot be called alone": _pairs(
-            {path: why for path, why in known.get("tree", {}).get("flat", {}).items() if why != LIST_OF_MODULES}, "{}"
+            {path: why for path, why in known.get("tree", {}).get("flat", {}).items() if why not in HOLDERS}, "{}"
         ),
         "Modules of which others call parts": _pairs(known.get("tree", {}).get("entered", {}), "{}"),
         "Constants left to run time": [Note(str(text), "") for text in known.get("left_to_run_time", ())],

@@ -13,7 +13,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
-from onnx2nn.importing.plan import LIST
+from onnx2nn.importing.plan import HOLDERS
 from onnx2nn.importing.regions import Path
 
 
@@ -57,7 +57,7 @@ def _note_scopes(module: fx.GraphModule, flat: Flat) -> None:
 def _within(node: fx.Node, inside: Path, dissolved: Mapping[Path, str]) -> Path:
     """Returns the container of a call: that in the file, where it is inside of the block but no block itself.
 
-    A list of modules makes no calls; what left a module of one is a call of the block.
+    A list or a dictionary of modules makes no calls; what left a module of one is a call of the block.
     """
     scope = declared_scope(node) or ()
     if scope[: len(inside)] != inside:
@@ -65,7 +65,7 @@ def _within(node: fx.Node, inside: Path, dissolved: Mapping[Path, str]) -> Path:
     end = len(inside)
     while end < len(scope) and scope[: end + 1] in dissolved:
         end += 1
-    while end > len(inside) and dissolved[scope[:end]] == LIST:
+    while end > len(inside) and dissolved[scope[:end]] in HOLDERS:
         end -= 1
     return scope[:end]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, member
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
+from onnx2nn.importing.plan import DICTIONARY
 from onnx2nn.importing.regions import REENTERED, Path
 
 
@@ -62,6 +63,7 @@ def nest(
     """
     noted = complete_scopes(module, module.graph)
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
+    named = noted or _named(path for node, path in declared.items() if path and is_of_torch(node))
     elsewhere = called_from_elsewhere(module, declared)
     callers = {node: declared[node] or () for node in elsewhere}
     declared |= elsewhere
@@ -82,7 +84,8 @@ def nest(
     for path in remove_empty(module, added):
         tree["flat"].pop(".".join(path), None)
     _name_shared(tree["flat"], elsewhere, callers)
-    _list_modules(partition)
+    for path in _list_modules(partition, program.containers - named if named else ()):
+        tree["flat"][".".join(path)] = DICTIONARY
     _order_modules(partition)
     entered = _entered(partition)
     return tree | notes | ({"entered": entered} if entered else {})
@@ -122,9 +125,22 @@ def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], caller
                 flat[path] = f"it calls {'.'.join(place)}, of which the file has no name in it"
 
 
-def _list_modules(partition: Partition) -> None:
-    """Makes lists of the containers that hold numbered modules and nothing else."""
-    program = partition.program
+def _named(scopes: Iterable[Path]) -> set[Path]:
+    """Returns the modules around calls by the names of scopes, in which those are left out that nothing calls."""
+    return {path[:end] for path in {*scopes} for end in range(1, len(path) + 1)}
+
+
+def _list_modules(partition: Partition, uncalled: Container[Path]) -> list[Path]:
+    """Makes lists of the containers that hold numbered modules and nothing else, and dictionaries of others.
+
+    Args:
+        partition: of the program.
+        uncalled: the containers that nothing calls by the file, as it would a module of the author's.
+
+    Returns:
+        The paths of the dictionaries.
+    """
+    program, dictionaries = partition.program, list[Path]()
     flat = [path for path in program.containers if path and path not in partition.regions]
     for path in sorted(flat, key=len, reverse=True):  # a module before the one around it
         holder = program.find(path)
@@ -135,6 +151,10 @@ def _list_modules(partition: Partition) -> None:
         numbers = [str(number) for number in range(len(children))]
         if children.keys() == set(numbers):
             program.module(path[:-1]).add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
+        elif path in uncalled and not any(name.isdecimal() or hasattr(nn.ModuleDict, name) for name in children):
+            program.module(path[:-1]).add_module(path[-1], nn.ModuleDict(dict(children)))
+            dictionaries.append(path)
+    return dictionaries
 
 
 def _order_modules(partition: Partition) -> None:

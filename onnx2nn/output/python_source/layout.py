@@ -128,7 +128,8 @@ class Layout:
         if not parameters and not buffers:
             if names == [str(number) for number in range(len(names))]:
                 return "ModuleList"
-            if not all(map(is_writable, names)) and not any(hasattr(nn.ModuleDict, name) for name in names):
+            keyed = isinstance(self.program.find(path), nn.ModuleDict) or not all(map(is_writable, names))
+            if keyed and not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
         if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in parameters):
             return "ParameterDict"
