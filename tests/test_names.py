@@ -349,6 +349,65 @@ def test_class_token_of_a_fixed_batch(batch: int, fresh: bool) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
+REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "doubled": lambda w: w * 2,
+    "turned": lambda w: w.flip(2),
+    "softmax": lambda w: w.softmax(-1),
+    "part": lambda w: w[:1],
+    "sizes": lambda w: w.reshape(1, 4)[None],
+    "whole": lambda w: w[:, :1],
+    "copied": lambda w: w.clone(),
+}
+
+
+class Repeated(ClassToken):
+    """A class token of which something is computed before it is repeated."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.change(self.token).expand(x.shape[0], -1, -1), x], 1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("change", REPEATED)
+def test_class_token_that_was_computed(change: str, dynamic: bool) -> None:
+    """What was computed of the token is not the token; a slice that takes all of it is."""
+    original, inputs = seeded(lambda: Repeated(REPEATED[change])), (_normal(3, 2, 4),)
+    path = export_dynamo(
+        f"names_repeated_{change}_{dynamic}", original, inputs, (_normal(5, 2, 4),) if dynamic else None
+    )
+    module = onnx2nn.load(path)
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+    if change in ("whole", "copied"):
+        _check_strict(original, module, inputs)
+    else:
+        assert "token" in module.naming_report().missing and "token" not in module.state_dict()
+
+
+class Positions(nn.Module):
+    """Adds the rows of a table for as many positions as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(1, 5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table[:, : x.shape[1]]
+
+
+@pytest.mark.parametrize("length", [5, 3])
+def test_positions_of_which_all_are_used(length: int) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Positions())), (_normal(2, length, 4),)
+    module = onnx2nn.load(export_dynamo(f"names_positions_{length}", original, inputs))
+    if length == 5:
+        _check_strict(original, module, inputs)
+    else:
+        assert "1.table" in module.naming_report().missing
+
+
 class ChannelNorm(nn.Module):
     """ConvNeXt's normalisation of channels, with tokens beside the pixels and a row that is added to all of them."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.provenance.unsqueezed_weights import inserted, replace, unsqueeze
+from onnx2nn.provenance.unsqueezed_weights import inserted, only_source, replace, unsqueeze
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of
 
 _EXPANDED = re.compile(r"expand(_\d+)?")
@@ -17,14 +17,13 @@ _EXPANDED = re.compile(r"expand(_\d+)?")
 
 def restore_expanded(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that repeats a weight by the weight and an Expand of it."""
-    noted = exporter_metadata.folded_from(folded)
-    found = noted & keys.absent
-    if len(found) != 1 or not _EXPANDED.fullmatch(folded.name or "") or not all(map(keys.is_free, found)):
+    key = only_source(keys, folded)
+    if key is None or not _EXPANDED.fullmatch(folded.name or ""):
         return
-    array, (key,) = array_of(folded), found
+    array = array_of(folded)
     if not array.ndim or not len(array) or not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
         return
-    places = inserted(array[:1].shape, noted)
+    places = inserted(array[:1].shape, exporter_metadata.folded_from(folded))
     if places is None:
         return
     if len(array) == 1 and not places:

@@ -1,4 +1,7 @@
-"""Gives weights their keys into which the exporter inserted dimensions, as `self.weight[:, None, None]` does."""
+"""Gives weights their keys into which the exporter inserted dimensions, as `self.weight[:, None, None]` does.
+
+Likewise those that are the whole weight under another name, as `self.positions[:, :n]` with all n of its rows.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,37 @@ from onnx2nn.provenance.weight_keys import WeightKeys, array_of
 _UNSQUEEZED = re.compile(r"unsqueeze(_\d+)?")
 """Names of the results of Tensor.unsqueeze."""
 
-_AXES = re.compile(r"val_\d+")
-"""Names of the exporter's own values; beside results of unsqueeze alone they are axes."""
+_UNCHANGED = re.compile(r"(unsqueeze|alias|clone)(_\d+)?")
+"""Names of the results of calls that keep all elements in their order and remove no dimension."""
+
+_SIZES = re.compile(r"val_\d+")
+"""Names of the exporter's own values; beside results of such calls alone they are axes and sizes."""
 
 
 def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is a weight with further dimensions of 1 by the weight and an Unsqueeze of it."""
-    noted = exporter_metadata.folded_from(folded)
-    found = noted & keys.absent
-    others = {folded.name or "", *noted} - found
-    if len(found) != 1 or not _UNSQUEEZED.fullmatch(folded.name or "") or not all(map(keys.is_free, found)):
+    key, name = only_source(keys, folded), folded.name or ""
+    if key is None or not _UNCHANGED.fullmatch(name):
         return
-    if not all(_UNSQUEEZED.fullmatch(name) or _AXES.fullmatch(name) for name in others):
-        return
-    array, (key,) = array_of(folded), found
-    places = inserted(array.shape, others)
+    array = array_of(folded)
+    places = inserted(array.shape, {name, *exporter_metadata.folded_from(folded)})
     if places is None:
         return
-    if array.ndim - len(places) == 1:
-        keys.rename(folded, key, "what the exporter notes that it folded", "unsqueezed")
+    if not places or array.ndim - len(places) == 1:
+        keys.rename(folded, key, "what the exporter notes that it folded", "unsqueezed" if places else "")
     elif keys.unfold:
         keys.add(key, array.squeeze(places), f"what the exporter notes that it folded into {folded.name!r}")
         replace(keys, folded, unsqueeze(keys.graph.initializers[key], places))
+
+
+def only_source(keys: WeightKeys, folded: ir.Value) -> str | None:
+    """Returns the absent key of the weight whose elements an initializer has, None where the notes do not say that."""
+    noted = exporter_metadata.folded_from(folded)
+    found = noted & keys.absent
+    if len(found) != 1 or not all(map(keys.is_free, found)):
+        return None
+    same = all(_UNCHANGED.fullmatch(name) or _SIZES.fullmatch(name) for name in noted - found)
+    return next(iter(found)) if same else None
 
 
 def inserted(shape: tuple[int, ...], names: Iterable[str]) -> tuple[int, ...] | None:
