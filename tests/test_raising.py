@@ -407,6 +407,21 @@ def test_merged_heads_are_no_shuffle() -> None:
     check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 5, 8), torch.randn(2, 5)))
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_one_head_is_no_shuffle(exporter: str) -> None:
+    """Positions in groups of one position each stay where they are: einops writes so the heads of an attention."""
+
+    class OneHead(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(x.shape[0], 6, 1, 8).permute(0, 2, 1, 3).reshape(x.shape[0], 6, 8).relu()
+
+    inputs, other = (torch.randn(2, 6, 8),), (torch.randn(5, 6, 8),)
+    path = EXPORTERS[exporter]("raising_one_head", OneHead(), inputs, other)
+    module = onnx2nn.load(path)
+    assert "ChannelShuffle" not in str(module.meta["onnx2nn"]["raising"])
+    check_against_onnxruntime(path, module, other)
+
+
 class Normalised(nn.Module):
     """Normalisations whose sizes the exporters write as numbers, of values whose sizes the file does not state."""
 

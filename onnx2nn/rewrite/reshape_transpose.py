@@ -90,8 +90,10 @@ def _merged_sample(*places: tuple[int, ...]) -> Callable[[Match, ValueFacts], Sa
 
 def _channel_shuffle(match: Match, facts: ValueFacts) -> NewNode | None:
     sizes, joined = _split_shape(match, facts), facts.ints(match["join"])
-    if len(sizes) < 4 or not sizes[1] or sizes[1] == 1 or joined is None or len(joined) != len(sizes) - 1:
+    if len(sizes) < 4 or not sizes[1] or joined is None or len(joined) != len(sizes) - 1:
         return None
+    if 1 in sizes[1:3]:
+        return None  # nothing changes its place: the only head of an attention, beside the positions
     shape = facts.declared(match["x"]) or joined
     if len(shape) != len(joined):
         return None
