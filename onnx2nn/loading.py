@@ -35,6 +35,7 @@ from onnx2nn.reading import reader
 from onnx2nn.reading.mapped import MappedFiles, mapping
 from onnx2nn.reading.read_ahead import reading_ahead
 from onnx2nn.rewrite import raise_patterns as raise_model
+from onnx2nn.rewrite.stopped_gradients import stop_gradients
 from onnx2nn.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -398,6 +399,8 @@ def _import_to(
         if not options.raise_patterns:
             return found, {}
         optimized = options.optimize is not None
+        if not optimized:
+            stop_gradients(model.graph)
         raising = raise_model(model, found.table, target.F, account.renewed(), for_inference=optimized)
         return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
 

@@ -482,3 +482,55 @@ def test_the_padding_of_an_embedding_has_no_gradient(tmp_path: Path) -> None:
         each(indices).square().sum().backward()
         assert torch.equal(each.words.weight.grad, original.words.weight.grad)
     assert not module.words.weight.grad[2].any()
+
+
+STOPPED: dict[str, Any] = {
+    "straight through": lambda x, w, b: x + (x.mul(3).round() / 3 - x).detach(),
+    "of a quantiser": lambda x, w, b: x + (w[(x @ w.T).argmax(-1)] - x).detach(),
+    "beside itself": lambda x, w, b: x * x.detach(),
+    "first of a matrix product": lambda x, w, b: F.linear(x.detach().exp(), w) + x,
+    "last of a matrix product": lambda x, w, b: (x.sin() @ x.cos().detach().transpose(-1, -2)) @ x,
+    "first of a linear layer": lambda x, w, b: F.linear(x.exp().detach(), w, b) + x,
+    "filled": lambda x, w, b: x.exp().detach().masked_fill(x > 0, 2.0) * x,
+    "of another order": lambda x, w, b: x * (2 - x.exp().detach()) + torch.addmm(b, x[:, 0].exp().detach(), w)[:, None],
+    "of a maximum": lambda x, w, b: (x - x.amax(-1, keepdim=True).detach()).exp() @ w,
+    "a result": lambda x, w, b: (x.tanh() @ w).detach() + x,
+    "in other sizes": lambda x, w, b: x.exp().detach().reshape(x.shape[0], -1).sum(1)[:, None, None] * x,
+}
+
+
+class Stopped(nn.Module):
+    """A layer, something through which not all gradients go, and another layer."""
+
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self.before, self.after, self.of = nn.Linear(4, 4), nn.Linear(4, 3), of
+        self.weight, self.bias = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.of(self.before(x), self.weight, self.bias))
+
+
+def _gradients(module: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    inputs = inputs.clone().requires_grad_()
+    module.zero_grad()
+    module(inputs).square().sum().backward()
+    found = {key: weight.grad for key, weight in module.named_parameters()} | {"input": inputs.grad}
+    return {key: torch.zeros(()) if grad is None else grad for key, grad in found.items()}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_gradients_stop_where_the_author_stopped_them(name: str, tmp_path: Path) -> None:
+    """The newer exporter notes on a call that its argument is detached; no node of the file says it."""
+    original, inputs, other = seeded(lambda: Stopped(STOPPED[name])), torch.randn(2, 5, 4), torch.randn(3, 5, 4)
+    path = EXPORTERS["dynamo"](f"training_stopped_{name.replace(' ', '_')}", original, (inputs,), (other,))
+    module = onnx2nn.load(path)
+    again = tmp_path / "again.onnx"
+    onnx2nn.export_onnx(module, again)
+    onnx2nn.to_python(module, tmp_path / "source")
+    torch.save(module, tmp_path / "module.pt")
+    for travelled in (module, torch.load(tmp_path / "module.pt", weights_only=False), onnx2nn.load(again)):
+        torch.testing.assert_close(travelled(other), original(other))
+        ours, theirs = _gradients(travelled, other), _gradients(original, other)
+        for key in ours.keys() & theirs.keys():  # the file has no weights of which it uses none, or other layouts alone
+            torch.testing.assert_close(ours[key], theirs[key], msg=lambda text, key=key: f"{key}: {text}")

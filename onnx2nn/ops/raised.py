@@ -16,6 +16,7 @@ from onnx2nn.ops.rnn import reordered
 from onnx2nn.ops.shape import broadcast, demand, expand, fixed, reshape, split
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
+from onnx2nn.optable.traits import UNARY
 
 
 @op("SizeMin", 1, domain=OWN)
@@ -223,6 +224,12 @@ def channel_shuffle(F: Any, X: Any, split: Any, join: Any, *, groups: int) -> An
     if _splits(X, split, (0,), (1, 2), *((axis,) for axis in rest)):
         return F.nn.functional.channel_shuffle(X, groups)
     return _rearranged(F, X, split, (0, 2, 1, *rest), join)
+
+
+@op("Detach", 1, domain=OWN, on_shape_values=lambda X: X, traits=UNARY)
+def detach(F: Any, X: Any) -> Any:
+    """X, through which no gradient goes."""
+    return X.detach()
 
 
 @op("RepeatInterleave", 1, domain=OWN)
