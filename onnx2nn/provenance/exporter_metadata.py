@@ -111,6 +111,11 @@ def call_of(node: ir.Node) -> Call | None:
     return Call(found[1], tuple(argument for argument in arguments if argument))
 
 
+def is_in_call(node: ir.Node, text: str) -> bool:
+    """Returns whether the note of the call that became `node` has a text in it; False without such a note."""
+    return text in node.metadata_props.get(_CALL, "")
+
+
 def padding_index(node: ir.Node) -> int | None:
     """Returns the row of an embedding that gets no gradient; None where the file notes none."""
     call = call_of(node)

@@ -29,6 +29,8 @@ _SIZES = re.compile(r"val_\d+")
 
 def stop_gradients(graph: ir.Graph) -> None:
     """Puts a Detach between a value and the nodes of which the file says that they read it detached."""
+    if not any(exporter_metadata.is_in_call(node, "detach") for node in graph):
+        return  # most files, whose notes need not be parsed
     names = {value.name or "" for node in graph for value in node.outputs} | {v.name or "" for v in graph.inputs}
     made: dict[ir.Value, ir.Value] = {}
     for _, found in itertools.groupby(list(graph), exporter_metadata.call_name):
