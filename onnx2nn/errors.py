@@ -123,10 +123,17 @@ class ModuleInputError(InputError, TypeError, RuntimeError):
     """The inputs of a call are not the model's; also a `TypeError` and a `RuntimeError`, as for any other module."""
 
 
+class CallError(Onnx2nnError, IndexError, RuntimeError, TypeError, ValueError):
+    """A call of a module failed in one node, which the text names; torch's own error is its cause.
+
+    It is of the classes that torch raises for values, so that who catches these catches it.
+    """
+
+
 class OperatorError(Onnx2nnError):
     """One node asks for something its operator cannot express; raised by row bodies with the reason alone.
 
-    The importer adds the node, so a body says only what was found and what would work.
+    The importer, or the module that is called, adds the node: a body says only what was found and what would work.
     """
 
 

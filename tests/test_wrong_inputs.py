@@ -11,7 +11,7 @@ import torch
 from onnx import parser
 
 import onnx2nn
-from onnx2nn.errors import InputError, ModuleInputError
+from onnx2nn.errors import CallError, InputError, ModuleInputError, OperatorError
 from tests import suitecases
 
 TEXT = """<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4] x, int64[n] "the.index") => (float[a, b] y)
@@ -105,10 +105,86 @@ def _is_tensor(x: object) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.kind in "fiub" and x.dtype.itemsize > 1
 
 
-def test_other_errors_are_unchanged(module: torch.nn.Module) -> None:
-    with pytest.raises(Exception, match=r".") as error:
-        module(X, torch.tensor([5, 1]))
-    assert not isinstance(error.value, InputError)
+def graph_of(signature: str, nodes: str) -> onnx.ModelProto:
+    head = '<ir_version: 9, opset_import: ["" : 21, "com.microsoft" : 1]> g'
+    return parser.parse_model(f"{head} {signature} {{ {nodes} }}")
+
+
+LOOKUP = "q = Relu(x) u = Gather(q, i)"
+FAILING = {
+    "torch refuses an index": (
+        "(float[n, 4] x, int64[k] i) => (float[a, b] y)",
+        "r = Relu(x) y = Gather(r, i)",
+        (X, torch.tensor([0, 5])),
+        r"^Node 'y' \(Gather\) cannot be computed\. Give .*: IndexError: index 5 is out of bounds",
+    ),
+    "in a loop": (
+        "(float[n, 4] x, int64[k] i, int64 m) => (float[a, b] y)",
+        f"y = Loop(m, , x) <body = b (int64 t, bool c, float[d, e] x) => (bool o, float[f, h] u) {{"
+        f" o = Identity(c) {LOOKUP} }}>",
+        (X, torch.tensor([0, 5]), torch.tensor(2)),
+        r"^Node 'u' \(Gather\)",
+    ),
+    "in a branch": (
+        "(float[n, 4] x, int64[k] i, bool c) => (float[a, b] y)",
+        f"y = If(c) <then_branch = p () => (float[d, e] u) {{ {LOOKUP} }}, "
+        "else_branch = e () => (float[f, h] w) { w = Relu(x) }>",
+        (X, torch.tensor([0, 5]), torch.tensor(True)),
+        r"^Node 'u' \(Gather\)",
+    ),
+    "in a function": (
+        "(float[n, 4] x, int64[k] i) => (float[a, b] y)",
+        "y = own.lookup(x, i)",
+        (X, torch.tensor([0, 5])),
+        r"^Node 'u' \(Gather\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_of_torch_names_the_node(name: str) -> None:
+    """It is an error of ours, of the classes that torch raises, with torch's error as its cause."""
+    signature, nodes, given, message = FAILING[name]
+    model = graph_of(signature, nodes)
+    if "own." in nodes:
+        body = parser.parse_function(f'<opset_import: ["" : 21], domain: "own"> lookup (x, i) => (u) {{ {LOOKUP} }}')
+        model.functions.append(body)
+        model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    module = onnx2nn.load(model)
+    for taken in (module, copy.deepcopy(module)):
+        with pytest.raises(CallError, match=message) as error:
+            taken(*given)
+        assert isinstance(error.value.__cause__, IndexError) and not isinstance(error.value, InputError)
+        for kind in (IndexError, RuntimeError, TypeError, ValueError):
+            assert isinstance(error.value, kind)
+
+
+def test_a_refusal_of_an_operator_names_the_node() -> None:
+    model = graph_of("(float[2] a, int64 p) => (float[2] y)", "s = SequenceConstruct(a, a) y = SequenceAt(s, p)")
+    with pytest.raises(OperatorError, match=r"^Node 'y' \(SequenceAt\): position=5 lies outside .* 2 elements"):
+        onnx2nn.load(model)(torch.ones(2), torch.tensor(5))
+
+
+def test_errors_of_hooks_are_unchanged(module: torch.nn.Module) -> None:
+    def hook(*_: object) -> None:
+        raise RuntimeError("of the caller")
+
+    inner = onnx2nn.load(graph_of("(float[2] x) => (float[2] y)", "y = Relu(x)"))
+    handle = inner.register_forward_hook(hook)
+    with pytest.raises(RuntimeError, match=r"^of the caller$"):
+        inner(torch.ones(2))
+    handle.remove()
+    layered = onnx2nn.load(
+        graph_of(
+            "(float[2, 4] x) => (float[a, b] y)", "w = Constant <value = float[4, 1] {1, 1, 1, 1}> () y = MatMul(x, w)"
+        )
+    )
+    layers = list(layered.children())
+    assert layers
+    for layer in layers:
+        layer.register_forward_hook(hook)
+        with pytest.raises(RuntimeError, match=r"^of the caller$"):
+            layered(X)
 
 
 REFUSED_BY_TORCH = {

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.program import Notes, Program
 from onnx2nn.fx.exporting.exportable import ExportableModule
-from onnx2nn.fx.modules.deferred import GENERATING, DeferredModule, generate_programs, is_deferred
+from onnx2nn.fx.modules.deferred import GENERATING, DeferredModule, generate_programs, is_deferred, unwrap
 from onnx2nn.fx.modules.module_tree import children_of
 
 
@@ -146,14 +146,9 @@ class Block(SharedProgram):
         self.defer()
 
     def generate(self) -> None:
-        """Generates the program of the class, if it has none.
-
-        A block is called without torch's wrapper for errors, which takes twice the time of the call itself. The wrapper
-        of the outermost module shows the line of the program that failed, also of a block's.
-        """
+        """Generates the program of the class, if it has none; the wrapper of the outermost module shows errors."""
         super().generate()
-        if "__call__" in vars(type(self)):
-            del type(self).__call__
+        unwrap(type(self))
 
 
 class NumberedBlock(Block):

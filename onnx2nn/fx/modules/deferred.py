@@ -41,6 +41,12 @@ def is_deferred(kind: type[nn.Module]) -> bool:
     return isinstance(_forward(kind), _Forward)
 
 
+def unwrap(kind: type[nn.Module]) -> None:
+    """Removes torch's wrapper for errors from the calls of a class's modules."""
+    if "__call__" in vars(kind):
+        del kind.__call__
+
+
 def _forward(kind: type[nn.Module]) -> Any:
     """Returns the attribute `forward` of a class without evaluating it; subclasses may inherit it."""
     return next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
@@ -132,9 +138,14 @@ class DeferredModule(fx.GraphModule):
         return isinstance(forward, _Forward)
 
     def generate(self) -> None:
-        """Generates the program, if it is deferred."""
+        """Generates the program, if it is deferred.
+
+        A module inside of another one is called without torch's wrapper for errors, which takes twice the time of the
+        call itself, and takes from an error the traceback that names its node.
+        """
         if is_deferred(type(self)):
             fx.GraphModule.recompile(self)
+            unwrap(type(self))
 
     @property
     def code(self) -> str:

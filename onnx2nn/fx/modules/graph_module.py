@@ -16,6 +16,7 @@ from onnx2nn.fx.constants import identity_of, memory_of
 from onnx2nn.fx.modules.float_type import constants, float_type, follow
 from onnx2nn.fx.modules.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.fx.values.failed_sizes import failed_sizes
+from onnx2nn.fx.modules.failed_nodes import named
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
@@ -44,6 +45,8 @@ class ImportedModule(SharedProgram):
         Raises:
             ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type.
             ValueError: a guard, or a call of torch, refuses their sizes.
+            OperatorError: a node is not defined for their values.
+            CallError: torch cannot compute a node.
         """
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return super().__call__(*args, **kwargs)
@@ -58,6 +61,8 @@ class ImportedModule(SharedProgram):
                 raise ModuleInputError(reason) from error
             if reason := failed_sizes(self.meta.get("onnx2nn", {}), args, kwargs, error):
                 raise ValueError(reason) from error
+            if (failed := named(error)) is not None:
+                raise failed from error
             raise
 
     def train(self, mode: bool = True) -> ImportedModule:
