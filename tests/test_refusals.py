@@ -96,3 +96,22 @@ def test_scales_that_are_not_one_for_each_block(case: Case, sizes: str) -> None:
     model, _ = onnxnode.model_of(case, 21)
     with pytest.raises(UnsupportedModelError, match=rf"not one number for each block of \d+ .* takes \[{sizes}\]"):
         onnx2nn.load(model)
+
+
+TWICE = {
+    "Slice": "<int64[2] s = {0, 1}, int64[2] e = {3, 3}, int64[2] a = {1, -1}> { y = Slice (x, s, e, a) }",
+    "Pad": "<int64[4] p = {1, 0, 0, 1}, int64[2] a = {0, 0}> { y = Pad (x, p, , a) }",
+    "CenterCropPad": "<int64[2] p = {1, 2}> { y = CenterCropPad <axes = [0, -2]> (x, p) }",
+    "Resize": "<float[2] s = {2.0, 2.0}> { y = Resize <axes = [0, 0]> (x, , s) }",
+    "Unsqueeze": "<int64[2] a = {0, 0}> { y = Unsqueeze (x, a) }",
+    "Unsqueeze of a size": "<int64[2] a = {0, -2}> { n = Size(x) y = Unsqueeze (n, a) }",
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_an_axis_twice(name: str) -> None:
+    """Each axis has something of its own: the standard says that the result is undefined, ONNX Runtime refuses."""
+    graph = parser.parse_graph(f"g (float[4, n] x) => (float y) {TWICE[name]}")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    with pytest.raises(UnsupportedModelError, match=r"axes=\[.*\] names an axis twice\. Name each of them once"):
+        onnx2nn.load(model)

@@ -16,7 +16,7 @@ from onnx2nn.errors import OperatorError, first_line
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.ops import whole_pixels
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import distinct
 from onnx2nn.ops.shape import demand, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -111,9 +111,9 @@ def _axes_of(
     """Returns the axes that the node names, with their output sizes.
 
     Raises:
-        OperatorError: scales and sizes do not fit the axes, or not exactly one of them is given.
+        OperatorError: scales and sizes do not fit the axes, not exactly one of them is given, or an axis is named twice.
     """
-    indices = [from_front(axis, X.ndim) for axis in axes] if axes else list(range(X.ndim))
+    indices = distinct(axes, X.ndim) if axes else list(range(X.ndim))
     if bool(scales) == bool(sizes):
         raise OperatorError(f"{'both' if scales else 'none'} of scales and sizes are given. Give it one of them.")
     given = list(scales or sizes or [])

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller, sortable, widened
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import distinct, from_front
 from onnx2nn.ops.shape import chosen, demand, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -214,7 +214,7 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
 
     Raises:
         OperatorError: an input is a number, no vector, they have different lengths, there are more than the data have
-            axes, or a step is 0.
+            axes, an axis has two, or a step is 0.
     """
     given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
     if numbers := [name for name, value in given.items() if fixed(value)]:
@@ -224,7 +224,7 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
         raise OperatorError(
             f"{', '.join(f'{name} has {n} numbers' for name, n in lengths.items())}: different lengths."
         )
-    axes = [from_front(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
+    axes = distinct(range(len(starts)) if axes is None else axes, rank)
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
     if any(fixed(step) and step == 0 for *_, step in plan):

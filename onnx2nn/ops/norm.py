@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import halves_in_float32
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import from_front, once
 from onnx2nn.ops.shape import same_shape
 from onnx2nn.optable.registry import op
 
@@ -257,8 +257,13 @@ def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
 
 @op("MeanVarianceNormalization", 9, traits=["keeps_rank"])
 def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
-    """1e-9 is added to the deviation, as in the operator's function body."""
-    axes = tuple(axes)
+    """1e-9 is added to the deviation, as in the operator's function body.
+
+    The default axes are those of images; of fewer dimensions those that are there count, as in ONNX Runtime.
+    """
+    axes = once((axis for axis in axes if axis < X.ndim), X.ndim)
+    if not axes:
+        raise OperatorError(f"none of its axes is one of a tensor of {X.ndim} dimensions.")
     return (X - X.mean(axes, keepdim=True)) / (X.std(axes, correction=0, keepdim=True) + 1e-9)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import larger
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import distinct
 from onnx2nn.ops.shape import demand, fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -28,15 +28,15 @@ def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> Pair
     """Returns the pads before and behind each axis.
 
     Raises:
-        OperatorError: there are not two pads of each axis, or the data have no such axis.
+        OperatorError: there are not two pads of each axis, the data have no such axis, or it is named twice.
     """
-    axes = range(rank) if axes is None else axes
+    axes = range(rank) if axes is None else distinct(axes, rank)
     count = len(axes)
     if len(pads) != 2 * count:
         raise OperatorError(f"pads has {len(pads)} numbers; two for each of {count} axes are {2 * count}.")
     result: Pairs = [(0, 0)] * rank
     for place, axis in enumerate(axes):
-        result[from_front(axis, rank)] = (pads[place], pads[place + count])
+        result[axis] = (pads[place], pads[place + count])
     return result
 
 
@@ -267,7 +267,7 @@ revision(pad_2, 1, renamed={"pads": "paddings"})
 @op("CenterCropPad", 18, static=["shape"])
 def center_crop_pad(F: Any, input_data: Any, shape: Any, *, axes: Sequence[int] | None = None) -> Any:
     """Of an odd difference, the larger part is cropped or padded behind."""
-    axes = range(input_data.ndim) if axes is None else axes
+    axes = range(input_data.ndim) if axes is None else distinct(axes, input_data.ndim)
     begins, ends = [], []
     for axis, target in zip(axes, shape, strict=True):
         missing = target - input_data.shape[axis]

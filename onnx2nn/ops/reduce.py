@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import from_front, once
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -133,7 +133,7 @@ def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int,
         axes = [] if noop else list(range(data.ndim))
     if data.ndim == 0 or not axes:
         return function(F, data.unsqueeze(0), [0], False)
-    axes = [from_front(axis, data.ndim) for axis in axes]
+    axes = once(axes, data.ndim)
     return widened(lambda F, x: function(F, x, axes, bool(keepdims)))(F, data)
 
 
@@ -168,7 +168,7 @@ def argmin(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
     """Returns the index of an extreme, of equal values the first, which torch's CPU kernels give too."""
-    data = sortable(F, data)
+    data, axis = sortable(F, data), from_front(axis, max(data.ndim, 1))
     if last:
         return data.shape[axis] - 1 - function(data.flip([axis]), axis, keepdim=bool(keepdims))
     return function(data, axis, keepdim=bool(keepdims))

@@ -12,7 +12,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError, UnfulfilledError
 from onnx2nn.ground.limits import Limits
 from onnx2nn.ops.arithmetic import larger
-from onnx2nn.ops.axes import from_front
+from onnx2nn.ops.axes import distinct, from_front, once
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -236,7 +236,7 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
 
 
 def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
-    chosen = () if axes is None else tuple(int(axis) for axis in axes)
+    chosen = () if axes is None else tuple(once(map(int, axes), data.ndim))
     return data.squeeze(chosen) if chosen else data.squeeze()
 
 
@@ -247,7 +247,7 @@ def squeeze(F: Any, data: Any, axes: Any = None, *, _open_rank: bool = False) ->
         return data.squeeze()  # the number of dimensions is decided in each call
     if not axes:
         axes = [axis for axis, size in enumerate(data.shape) if size == 1]
-    axes = sorted(from_front(axis, data.ndim) for axis in axes)
+    axes = sorted(once(axes, data.ndim))
     for axis in axes:
         demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} must have size 1")
     if not axes:
@@ -263,20 +263,18 @@ revision(squeeze, 1, as_attributes=["axes"])
 
 
 def _values_of_unsqueeze(data: Any, axes: Any) -> Any:
-    return np.expand_dims(data, tuple(int(axis) for axis in np.ravel(axes)))
+    axes = [int(axis) for axis in np.ravel(axes)]
+    return np.expand_dims(data, tuple(distinct(axes, data.ndim + len(axes))))
 
 
 @op("Unsqueeze", 13, static=["axes"], on_shape_values=_values_of_unsqueeze, traits=LAYOUT)
 def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     if not isinstance(axes, (list, tuple)):
         axes = [axes]  # some exporters write a scalar, which ONNX Runtime takes
+    positions = distinct(axes, data.ndim + len(axes))
     if len(axes) == 1:
-        return data.unsqueeze(axes[0])
-    rank = data.ndim + len(axes)
-    positions = sorted(axis + rank if axis < 0 else axis for axis in axes)
-    if len(set(positions)) < len(positions) or (positions and not 0 <= positions[0] <= positions[-1] < rank):
-        raise OperatorError(f"axes={list(axes)} does not name different dimensions of a result of rank {rank}.")
-    for axis in positions:
+        return data.unsqueeze(axes[0])  # as the author wrote it, from the end too
+    for axis in sorted(positions):
         data = data.unsqueeze(axis)
     return data
 

@@ -39,6 +39,8 @@ CASES = [
     case("LpNormalization", np.zeros((2, 3), np.float32)),
     case("MeanVarianceNormalization", f32(2, 3, 4, 5)),
     case("MeanVarianceNormalization", f32(2, 3, 4, 5), axes=[0, 1, 2, 3]),
+    case("MeanVarianceNormalization", f32(2, 3, 4), note="default axes of fewer dimensions"),
+    case("MeanVarianceNormalization", f32(2, 3, 4), axes=[1, -2], note="an axis twice"),
     case("LRN", f32(2, 6, 4, 5), size=3),
     case("LRN", f32(2, 6, 4, 5), size=5, alpha=0.1, beta=0.5, bias=2.0),
     case("LRN", f32(6, 6, 4, 5), size=4, alpha=0.1, bias=2.0),

@@ -9,7 +9,7 @@ CASES = [
     *(
         case(name, of(np.float32, 2, 3, 4, low=0.1, high=2), i64(*axes), keepdims=keep, constant=(1,))
         for name in FUNCTIONS
-        for axes in ((1,), (0, 2), (-1,))
+        for axes in ((1,), (0, 2), (-1,), (1, 1), (1, 0, -2))
         for keep in (0, 1)
     ),
     *(case(name, of(np.float32, 2, 3, 4, low=0.1, high=2)) for name in FUNCTIONS),

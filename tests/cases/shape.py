@@ -39,6 +39,8 @@ CASES = [
     case("Squeeze", f32(1, 3, 1, 4)),
     case("Squeeze", f32(1, 3, 1, 4), i64(0), constant=(1,)),
     case("Squeeze", f32(1, 3, 1, 4), i64(0, -2), constant=(1,), since=11),
+    case("Squeeze", f32(1, 3, 1, 4), i64(2, 0, -2), constant=(1,), since=11, note="an axis twice"),
+    case("Squeeze", f32(1, 3, 1, 4), i64(2, 2), note="an axis twice, at run time", since=13),
     case("Squeeze", f32(1, 3, 1, 4), i64(2), note="axes at run time", since=13),
     case("Unsqueeze", f32(3, 4), i64(0), constant=(1,)),
     case("Unsqueeze", f32(3, 4), i64(4, 0, 2), constant=(1,), note="axes in no order"),

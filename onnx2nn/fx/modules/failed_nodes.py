@@ -22,7 +22,7 @@ _CODE = "<eval_with_key>"
 """How the names of generated programs begin, which are the files of their frames."""
 
 _PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, np.__file__, Path(__file__).parent))
-"""The folders of torch, NumPy and this project."""
+"""How the files of torch, of what extends it (torchvision), of NumPy and of this project begin."""
 
 
 def named(error: Exception) -> Onnx2nnError | None:

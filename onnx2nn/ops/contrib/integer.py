@@ -10,6 +10,7 @@ from onnx2nn.ops import quantize
 from onnx2nn.ops.contrib.attention import attention_of_rows
 from onnx2nn.ops.contrib.fused import MICROSOFT
 from onnx2nn.ops.contrib.quantized import element_like
+from onnx2nn.ops.axes import once
 from onnx2nn.ops.linalg import matmul
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, Lookup
@@ -28,7 +29,7 @@ def mul_integer(F: Any, A: Any, A_zero_point: Any = None, B: Any = REQUIRED, B_z
 @op("ReduceSumInteger", 1, domain=MICROSOFT)
 def reduce_sum_integer(F: Any, data: Any, *, axes: Sequence[int], keepdims: int) -> Any:
     """The sum of int8 is int32, that of uint8 uint32."""
-    total = data.sum(tuple(axes), keepdim=bool(keepdims), dtype=F.int64)
+    total = data.sum(once(axes, data.ndim), keepdim=bool(keepdims), dtype=F.int64)
     return total.to(F.int32 if data.dtype == F.int8 else F.uint32)
 
 
@@ -44,7 +45,8 @@ def qlinear_reduce_mean(
     axes: Sequence[int],
     keepdims: int,
 ) -> Any:
-    mean = quantize.dequantize_linear(F, data, data_scale, data_zero_point).mean(tuple(axes), keepdim=bool(keepdims))
+    reduced = once(axes, data.ndim)
+    mean = quantize.dequantize_linear(F, data, data_scale, data_zero_point).mean(reduced, keepdim=bool(keepdims))
     return quantize.round_to(F, mean / reduced_scale, reduced_zero_point, element_like(F, data))
 
 

@@ -24,7 +24,7 @@ def _products(A: Any, a: Any, B: Any, b: Any = None) -> np.ndarray:
 
 def _sum(data: np.ndarray, *, axes: list[int], keepdims: int) -> np.ndarray:
     kind = np.int32 if data.dtype == np.int8 else np.uint32
-    return data.sum(tuple(axes), keepdims=bool(keepdims), dtype=np.int64).astype(kind)
+    return data.sum(tuple({axis % data.ndim for axis in axes}), keepdims=bool(keepdims), dtype=np.int64).astype(kind)
 
 
 def _mean(
@@ -65,6 +65,7 @@ CASES = [
     by_formula(ms("ReduceSumInteger", u8(2, 3, 4), axes=[0, -1], keepdims=0), _sum, _WHY),
     by_formula(ms("QLinearReduceMean", u8(2, 3, 4), q(0.02), q(113, np.uint8), q(0.013), q(7, np.uint8), axes=[2],
                   keepdims=1), _mean, _WHY),
+    by_formula(ms("ReduceSumInteger", u8(2, 3, 4), axes=[0, -3], keepdims=0, note="an axis twice"), _sum, _WHY),
     by_formula(ms("QLinearReduceMean", s8(2, 3, 4), q(0.02), None, q(0.013), axes=[0, 1], keepdims=0), _mean, _WHY),
     ms("MatMulInteger16", of(np.int16, 2, 3, low=-32768, high=32767), of(np.int16, 3, 4, low=-32768, high=32767)),
     ms("MatMulInteger16", of(np.int16, 2, 3, 5), of(np.int16, 5, 4), constant=(1,), note="batch"),
