@@ -98,6 +98,35 @@ def test_scales_that_are_not_one_for_each_block(case: Case, sizes: str) -> None:
         onnx2nn.load(model)
 
 
+def scaled(operator: str, scale: list[int], zero: list[int] | None, **options: Any) -> Case:
+    """Returns a node of a (2, 3, 4) tensor with a scale and a zero point of these shapes."""
+    kind = np.uint8 if operator == "QuantizeLinear" else np.int8
+    data = f32(2, 3, 4) if operator == "QuantizeLinear" else np.zeros((2, 3, 4), kind)
+    zeros = [] if zero is None else [np.ones(zero, kind)]
+    return case(operator, data, np.ones(scale, np.float32), *zeros, **options)
+
+
+@pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize("constant", [(1, 2), ()], ids=["constant", "given"])
+@pytest.mark.parametrize(
+    ("scale", "zero", "message"),
+    [
+        ([2], None, r"of shape \[2\] has one number for each index of axis 1 of \[2, 3, 4\]"),
+        ([0], None, r"of shape \[0\] has one number for each index of axis 1 of \[2, 3, 4\]"),
+        ([4], [4], r"of shape \[4\] has one number for each index of axis 1 of \[2, 3, 4\]"),
+        ([3], [2], r"of shape \[2\] has one number for each index of axis 1 of \[2, 3, 4\]"),
+        ([3], [1], r"a scale of shape \[3\] has a zero point of shape \[1\]\. Give both one shape"),
+        ([], [3], r"a scale of shape \[\] has a zero point of shape \[3\]\. Give both one shape"),
+        ([1, 3], None, "block_size is missing, which a scale or zero point of rank 2 needs"),
+    ],
+)
+def test_scales_that_do_not_fit(operator: str, constant: tuple[int, ...], scale: Any, zero: Any, message: str) -> None:
+    """ONNX Runtime refuses the run of each of them."""
+    model, _ = onnxnode.model_of(scaled(operator, scale, zero, constant=constant), 21)
+    with pytest.raises(UnsupportedModelError, match=message):
+        onnx2nn.load(model)
+
+
 TWICE = {
     "Slice": "<int64[2] s = {0, 1}, int64[2] e = {3, 3}, int64[2] a = {1, -1}> { y = Slice (x, s, e, a) }",
     "Pad": "<int64[4] p = {1, 0, 0, 1}, int64[2] a = {0, 0}> { y = Pad (x, p, , a) }",

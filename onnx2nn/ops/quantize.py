@@ -15,7 +15,7 @@ from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv, window_of
-from onnx2nn.ops.shape import demand
+from onnx2nn.ops.shape import demand, fixed
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values, in_onnx_export
@@ -41,8 +41,30 @@ def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
         return parameter.reshape([])
     if parameter.ndim != 1:
         raise OperatorError(f"block_size is missing, which a scale or zero point of rank {parameter.ndim} needs.")
-    behind = x.ndim - from_front(axis, x.ndim) - 1
+    axis = from_front(axis, x.ndim)
+    demand(
+        parameter.shape[0] == x.shape[axis],
+        f"a scale or zero point of shape {[*parameter.shape]} has one number for each index of axis {axis} of "
+        f"{[*x.shape]}",
+    )
+    behind = x.ndim - axis - 1
     return parameter.reshape([-1, *[1] * behind]) if behind else parameter
+
+
+def _demand_pair(scale: Any, zero_point: Any) -> None:
+    """Requires a zero point for each scale.
+
+    Raises:
+        OperatorError: one of them is a number, the other is not; ONNX Runtime refuses them too.
+    """
+    if _is_number(scale) != _is_number(zero_point):
+        raise OperatorError(
+            f"a scale of shape {[*scale.shape]} has a zero point of shape {[*zero_point.shape]}. Give both one shape."
+        )
+
+
+def _is_number(parameter: Any) -> bool:
+    return parameter.ndim == 0 or (parameter.ndim == 1 and fixed(parameter.shape[0]) and parameter.shape[0] == 1)
 
 
 def is_zero(F: Any, zero_point: Any) -> bool:
@@ -134,6 +156,7 @@ def quantize_linear(
     dtype = getattr(F, element_of(precision).dtype) if precision else y_scale.dtype
     quotient = x.to(dtype) / _along(F, y_scale, x, axis, block_size).to(dtype)
     if y_zero_point is not None:
+        _demand_pair(y_scale, y_zero_point)
         y_zero_point = _along(F, y_zero_point, x, axis, block_size)
     wide = F.promote_types(dtype, F.float32)  # holds each sum of a quotient and a zero point that is in range
     return round_to(F, quotient.to(wide), y_zero_point, element, bool(saturate))
@@ -179,6 +202,8 @@ def dequantize_linear(
     """Computed in the output's type for 8-bit integers, whose differences every float type holds, else in float32."""
     dtype = getattr(F, element_of(output_dtype).dtype) if output_dtype else x_scale.dtype
     wide = dtype if x.dtype.itemsize == 1 and not x.is_floating_point() else F.promote_types(dtype, F.float32)
+    if x_zero_point is not None:
+        _demand_pair(x_scale, x_zero_point)
     if not is_zero(F, x_zero_point):
         zero_point = _along(F, x_zero_point, x, axis, block_size)
         # int32 wraps around, as in ONNX Runtime.
