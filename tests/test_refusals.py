@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, parser
 
@@ -60,13 +61,14 @@ REFUSED = [
           outputs=2), "6 rows of coefficients for 3 labels"),
     (case("LinearClassifier", f32(2, 8), coefficients=[0.5] * 12, intercepts=[0.5] * 3, classlabels_ints=[1, 2, 3],
           domain="ai.onnx.ml", outputs=2), "12 coefficients, 3 rows of 8 are needed"),
+    (case("MeanVarianceNormalization", f32(2), axes=[1]), "none of its axes is one of a tensor of 1 dimensions"),
     (case("LinearRegressor", f32(2, 8), coefficients=[0.5] * 12, targets=3, domain="ai.onnx.ml"), "12 coefficients"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "reason"), REFUSED, ids=str)
 def test_refused(case: Case, reason: str) -> None:
-    model, _ = onnxnode.model_of(case, 1)
+    model, _ = onnxnode.model_of(case, 1 if case.domain else 13)
     with pytest.raises(UnsupportedModelError, match=reason):
         onnx2nn.load(model)
 
@@ -143,4 +145,50 @@ def test_an_axis_twice(name: str) -> None:
     graph = parser.parse_graph(f"g (float[4, n] x) => (float y) {TWICE[name]}")
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     with pytest.raises(UnsupportedModelError, match=r"axes=\[.*\] names an axis twice\. Name each of them once"):
+        onnx2nn.load(model)
+
+
+UNKNOWN = {
+    "Gelu": ("float[2] x", "Gelu <approximate = 'mul'> (x)"),
+    "GridSample": ("float[1, 1, 2, 2] x, float[1, 2, 2, 2] g", "GridSample <padding_mode = 'mul'> (x, g)"),
+    "ScatterND": ("float[2] x, int64[1, 1] i, float[1] u", "ScatterND <reduction = 'mean'> (x, i, u)"),
+    "ScatterElements": ("float[2] x, int64[1] i, float[1] u", "ScatterElements <reduction = 'mean'> (x, i, u)"),
+    "DepthToSpace": ("float[1, 4, 2, 2] x", "DepthToSpace <blocksize = 2, mode = 'crd'> (x)"),
+    "Resize": ("float[2] x, float[1] s", "Resize <keep_aspect_ratio_policy = 'keep'> (x, , s)"),
+    "Pad": ("float[2] x, int64[2] p", "Pad <mode = 'mirror'> (x, p)"),
+    "RoiAlign": (
+        "float[1, 1, 4, 4] x, float[1, 4] r, int64[1] b",
+        "RoiAlign <coordinate_transformation_mode = 'pixel'> (x, r, b)",
+    ),
+    "RNN": ("float[1, 1, 1] x, float[1, 1, 1] w", "RNN <hidden_size = 1, direction = 'back'> (x, w, w)"),
+    "TensorScatter": ("float[1, 2, 3] x, float[1, 1, 3] u", "TensorScatter <mode = 'ring'> (x, u)"),
+    "loss": ("float[2, 3] x, int64[2] t", "NegativeLogLikelihoodLoss <reduction = 'max'> (x, t)"),
+    "LinearRegressor": (
+        "float[2, 3] x",
+        "ai.onnx.ml.LinearRegressor <coefficients = [1.0], post_transform = 'EXP'> (x)",
+    ),
+    "StringNormalizer": ("string[2] x", "StringNormalizer <case_change_action = 'TITLE'> (x)"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("inside", [False, True], ids=["", "of a function's call"])
+def test_a_string_that_the_operator_does_not_define(name: str, inside: bool) -> None:
+    """At the import, also where the operator runs on real values alone; the error lists what it defines."""
+    inputs, call = UNKNOWN[name]
+    attribute, value = next(part.split(" = ") for part in call.split("<")[1].split(">")[0].split(", ") if "'" in part)
+    graph = parser.parse_graph(f"g ({inputs}) => (float y) {{ y = {call.replace(chr(39), chr(34))} }}")
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    if inside:
+        names = [value.name for value in graph.input]
+        inner = onnx.NodeProto.FromString(graph.node[0].SerializeToString())
+        given = next(a for a in inner.attribute if a.name == attribute)
+        given.ref_attr_name = attribute
+        given.ClearField("s")
+        model.functions.append(helper.make_function("own", "f", names, ["y"], [inner], opsets, [attribute]))
+        call_node = helper.make_node("f", names, ["y"], "n", domain="own", **{attribute: value.strip("'")})
+        model.graph.node[0].CopyFrom(call_node)
+        model.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(UnsupportedModelError, match=rf"{attribute}={value} is none of \w+, \w+"):
         onnx2nn.load(model)

@@ -60,7 +60,8 @@ def attribute_values(
         tensor: returns a tensor of the file as a tensor of the framework.
 
     Raises:
-        OperatorError: an attribute that the row does not have, or a missing required attribute.
+        OperatorError: an attribute that the row does not have, a missing required one, or a string that the operator
+            does not define.
     """
     values: dict[str, Any] = {}
     for name, own in node.attributes.data.items():
@@ -75,6 +76,7 @@ def attribute_values(
         values[name] = _attribute(target, tensor)
     if row.demanded and (missing := [name for name in row.demanded if name not in values]):
         raise OperatorError(f"attribute {missing[0]!r} is missing.")
+    row.refuse_unknown(values)
     return values
 
 

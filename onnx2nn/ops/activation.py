@@ -90,7 +90,7 @@ def celu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.celu(X, alpha)
 
 
-@op("Gelu", 20, traits=UNARY)
+@op("Gelu", 20, choices={"approximate": ("none", "tanh")}, traits=UNARY)
 def gelu(F: Any, X: Any, *, approximate: str = "none") -> Any:
     return F.nn.functional.gelu(X, approximate=approximate) if approximate != "none" else F.nn.functional.gelu(X)
 

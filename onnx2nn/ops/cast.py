@@ -169,7 +169,7 @@ def _values_of_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     return value.to_integer()
 
 
-@op("Cast", 24, on_shape_values=_values_of_cast, traits=UNARY)
+@op("Cast", 24, choices={"round_mode": ("up", "down", "nearest")}, on_shape_values=_values_of_cast, traits=UNARY)
 def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
     """See `convert`, `to_strings` and `from_strings`."""
     if to == STRING:
@@ -201,7 +201,7 @@ def cast_1(F: Any, input: Any, *, to: str) -> Any:
     return cast(F, input, to=_number_of(to.upper()))
 
 
-@op("CastLike", 24, traits=["keeps_rank"])
+@op("CastLike", 24, choices={"round_mode": ("up", "down", "nearest")}, traits=["keeps_rank"])
 def cast_like(
     F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
 ) -> Any:

@@ -183,7 +183,7 @@ def _coordinates_of(F: Any, x: Any, axis: Axis, transformation: str) -> Any:
         start, end, last = _single(axis.start), _single(axis.end), axis.size - 1
         alone = 0.5 * _single(start + end) * last
         return _unless_alone(F, axis, x * _single(end - start) * last / _steps(axis.output) + start * last, alone)
-    raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's modes.")
+    raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of {', '.join(_TRANSFORMATIONS)}.")
 
 
 def _steps(length: Any) -> Any:
@@ -503,7 +503,31 @@ def _results_of_resize(
     return [(result, X.dtype)]
 
 
-@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize, sized_by="sizes")
+_TRANSFORMATIONS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+
+
+@op(
+    "Resize",
+    18,
+    choices={
+        "coordinate_transformation_mode": _TRANSFORMATIONS,
+        "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+        "mode": ("nearest", "linear", "cubic"),
+        "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    },
+    static=["roi", "scales", "sizes"],
+    counts=["sizes"],
+    results=_results_of_resize,
+    sized_by="sizes",
+)
 def resize(
     F: Any,
     X: Any,
@@ -603,7 +627,7 @@ _GRID_MODES = {
 }
 
 
-@op("GridSample", 20)
+@op("GridSample", 20, choices={"padding_mode": ("zeros", "border", "reflection")})
 def grid_sample(
     F: Any, X: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Any:
@@ -820,7 +844,14 @@ def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB
     return [(["height", "width", 1 if pixel_format == "Grayscale" else 3], F.uint8)]
 
 
-@op("ImageDecoder", 20, call="opaque", results=_results_of_decoder, custom_op=True)
+@op(
+    "ImageDecoder",
+    20,
+    choices={"pixel_format": ("RGB", "BGR", "Grayscale")},
+    call="opaque",
+    results=_results_of_decoder,
+    custom_op=True,
+)
 def image_decoder(
     F: Any, encoded_stream: Any, *, pixel_format: str = "RGB", _image_pixels: int = Limits.image_pixels
 ) -> Any:

@@ -149,7 +149,7 @@ def _scatter_reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any,
     return data.scatter_reduce(axis, indices, updates, _REDUCTIONS[reduction])
 
 
-@op("ScatterElements", 16, on_shape_values=_values_of_scatter_elements)
+@op("ScatterElements", 16, choices={"reduction": ("none", *_REDUCTIONS)}, on_shape_values=_values_of_scatter_elements)
 def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Without reduction, the standard leaves open which of several updates of one element stays."""
     indices = _from_front(F, indices, data.shape[axis])
@@ -172,7 +172,7 @@ def _values_of_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: s
     return result
 
 
-@op("ScatterND", 16, on_shape_values=_values_of_scatter_nd)
+@op("ScatterND", 16, choices={"reduction": ("none", *_REDUCTIONS)}, on_shape_values=_values_of_scatter_nd)
 def scatter_nd(F: Any, data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     if reduction == "none":
         return _put(F, data, updates, indices=indices)
@@ -195,7 +195,7 @@ def _put(F: Any, data: Any, updates: Any, *, indices: Any) -> Any:
 revision(scatter_nd, 11, without=["reduction"])
 
 
-@op("TensorScatter", 24)
+@op("TensorScatter", 24, choices={"mode": ("linear", "circular")})
 @moves_elements
 def tensor_scatter(
     F: Any, past_cache: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"

@@ -12,7 +12,7 @@ def _ignored(ignore_index: int | None) -> dict[str, int]:
     return {} if ignore_index is None else {"ignore_index": ignore_index}
 
 
-@op("NegativeLogLikelihoodLoss", 12, buffers=["weight"])
+@op("NegativeLogLikelihoodLoss", 12, choices={"reduction": ("mean", "sum", "none")}, buffers=["weight"])
 def negative_log_likelihood_loss(
     F: Any, input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Any:
@@ -21,7 +21,7 @@ def negative_log_likelihood_loss(
     return F.nn.functional.nll_loss(input, target.long(), weight, reduction=reduction, **options)
 
 
-@op("SoftmaxCrossEntropyLoss", 12, buffers=["weights"])
+@op("SoftmaxCrossEntropyLoss", 12, choices={"reduction": ("mean", "sum", "none")}, buffers=["weights"])
 def softmax_cross_entropy_loss(
     F: Any,
     scores: Any,

@@ -92,6 +92,9 @@ def _softmax_zero(F: Any, scores: Any) -> Any:
     return terms / F.where(counts, terms, 0.0).sum(-1, keepdim=True)
 
 
+POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
 def post_transform_of(F: Any, scores: Any, transform: str) -> Any:
     """Returns scores of shape `(N, classes)` after an operator's `post_transform`.
 
@@ -108,10 +111,10 @@ def post_transform_of(F: Any, scores: Any, transform: str) -> Any:
         return _softmax_zero(F, scores)
     if transform == "PROBIT":
         return probit(F, scores)
-    raise OperatorError(f"post_transform={transform!r} is none of NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO, PROBIT.")
+    raise OperatorError(f"post_transform={transform!r} is none of {', '.join(POST_TRANSFORMS)}.")
 
 
-@op("LinearClassifier", 1, domain=DOMAIN)
+@op("LinearClassifier", 1, choices={"post_transform": POST_TRANSFORMS}, domain=DOMAIN)
 def linear_classifier(
     F: Any,
     X: Any,
@@ -144,7 +147,7 @@ def linear_classifier(
     return winner, F.cat([1 - scores, scores], 1)
 
 
-@op("LinearRegressor", 1, domain=DOMAIN)
+@op("LinearRegressor", 1, choices={"post_transform": POST_TRANSFORMS}, domain=DOMAIN)
 def linear_regressor(
     F: Any,
     X: Any,
@@ -392,7 +395,13 @@ def dict_vectorizer(
     return _column(F, [X.get(key, "" if text else 0) for key in keys], None if text else dtype)
 
 
-@op("CastMap", 1, domain=DOMAIN, call="opaque")
+@op(
+    "CastMap",
+    1,
+    choices={"cast_to": ("TO_FLOAT", "TO_STRING", "TO_INT64"), "map_form": ("DENSE", "SPARSE")},
+    domain=DOMAIN,
+    call="opaque",
+)
 def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Any:
     """DENSE: the values in the order of their keys; SPARSE: each value at the position of its key, below `max_map`."""
     kinds = {"TO_FLOAT": (float, F.float32), "TO_INT64": (int, F.int64), "TO_STRING": (str, None)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.axes import from_front, once
 from onnx2nn.ops.shape import same_shape

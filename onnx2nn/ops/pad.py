@@ -180,6 +180,7 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
 @op(
     "Pad",
     18,
+    choices={"mode": tuple(_MODES)},
     static=["pads", "axes"],
     numbers=["constant_value"],
     on_shape_values=_values_of_pad,

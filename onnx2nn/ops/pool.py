@@ -330,7 +330,14 @@ def _results_of_roi_align(
     return [([rois.shape[0], X.shape[1], output_height, output_width], X.dtype)]
 
 
-@op("RoiAlign", 16, call="opaque", results=_results_of_roi_align, custom_op=True)
+@op(
+    "RoiAlign",
+    16,
+    choices={"coordinate_transformation_mode": ("half_pixel", "output_half_pixel"), "mode": ("avg", "max")},
+    call="opaque",
+    results=_results_of_roi_align,
+    custom_op=True,
+)
 @halves_in_float32
 def roi_align(
     F: Any,

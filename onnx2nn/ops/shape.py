@@ -686,7 +686,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
 revision(range_, 11, without=["stash_type"], options={"on_shape_values": _values_of_range})
 
 
-@op("DepthToSpace", 11, traits=["channels_first", "keeps_rank", "value_preserving"])
+@op("DepthToSpace", 11, choices={"mode": ("DCR", "CRD")}, traits=["channels_first", "keeps_rank", "value_preserving"])
 @moves_elements
 def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     if mode == "CRD":
@@ -700,7 +700,7 @@ def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> 
 revision(depth_to_space, 1, without=["mode"])
 
 
-@op("SpaceToDepth", 28, traits=["channels_first", "keeps_rank", "value_preserving"])
+@op("SpaceToDepth", 28, choices={"mode": ("DCR", "CRD")}, traits=["channels_first", "keeps_rank", "value_preserving"])
 @moves_elements
 def space_to_depth(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     if mode == "CRD":

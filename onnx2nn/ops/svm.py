@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.ml import DOMAIN, floats, labels_of, pick, post_transform_of, rows
+from onnx2nn.ops.ml import DOMAIN, POST_TRANSFORMS, floats, labels_of, pick, post_transform_of, rows
 from onnx2nn.optable.registry import op
 
 
@@ -34,7 +34,12 @@ def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float]
     raise OperatorError(f"kernel_type={kind!r} is none of LINEAR, POLY, RBF, SIGMOID.")
 
 
-@op("SVMRegressor", 1, domain=DOMAIN)
+@op(
+    "SVMRegressor",
+    1,
+    choices={"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS},
+    domain=DOMAIN,
+)
 def svm_regressor(
     F: Any,
     X: Any,
@@ -115,7 +120,12 @@ def _coupled(F: Any, decisions: Any, prob_a: Sequence[float], prob_b: Sequence[f
     return p
 
 
-@op("SVMClassifier", 1, domain=DOMAIN)
+@op(
+    "SVMClassifier",
+    1,
+    choices={"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS},
+    domain=DOMAIN,
+)
 def svm_classifier(
     F: Any,
     X: Any,

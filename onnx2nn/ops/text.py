@@ -72,7 +72,7 @@ def _change_case(text: str, action: str, locale: str) -> str:
     return "".join(map(changed, text))
 
 
-@op("StringNormalizer", 10, call="opaque")
+@op("StringNormalizer", 10, choices={"case_change_action": ("NONE", "LOWER", "UPPER")}, call="opaque")
 def string_normalizer(
     F: Any,
     X: Any,
@@ -143,7 +143,14 @@ def _results_of_vectorizer(F: Any, X: Any, *, ngram_indexes: Sequence[int], **ot
     return [([*X.shape[:-1], max(ngram_indexes, default=-1) + 1], F.float32)]
 
 
-@op("TfIdfVectorizer", 9, call="opaque", results=_results_of_vectorizer, traits=["number_by_number"])
+@op(
+    "TfIdfVectorizer",
+    9,
+    choices={"mode": ("TF", "IDF", "TFIDF")},
+    call="opaque",
+    results=_results_of_vectorizer,
+    traits=["number_by_number"],
+)
 def tf_idf_vectorizer(
     F: Any,
     X: Any,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.ml import DOMAIN, labels_of, pick, post_transform_of, rows
+from onnx2nn.ops.ml import DOMAIN, POST_TRANSFORMS, labels_of, pick, post_transform_of, rows
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 
@@ -253,7 +253,12 @@ def _nodes(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**nodes, "values": values}
 
 
-@op("TreeEnsembleRegressor", 3, domain=DOMAIN)
+@op(
+    "TreeEnsembleRegressor",
+    3,
+    choices={"aggregate_function": ("SUM", "AVERAGE", "MIN", "MAX"), "post_transform": POST_TRANSFORMS},
+    domain=DOMAIN,
+)
 def tree_ensemble_regressor(
     F: Any,
     X: Any,
@@ -358,7 +363,7 @@ def _decide(
     return F.where(voted[1], wins, single_wins).long(), F.where(voted[1].unsqueeze(1), scores, single_scores)
 
 
-@op("TreeEnsembleClassifier", 3, domain=DOMAIN)
+@op("TreeEnsembleClassifier", 3, choices={"post_transform": POST_TRANSFORMS}, domain=DOMAIN)
 def tree_ensemble_classifier(
     F: Any,
     X: Any,

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import importlib
 import pkgutil
+import types
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx2nn.ground.naming import identifier
-from onnx2nn.optable.row import Row
+from onnx2nn.optable.row import Choice, Row
 from onnx2nn.optable.traits import Trait
 
 _RUNTIME = "com.microsoft"
@@ -109,6 +110,7 @@ def op(
     counts: Sequence[str] = (),
     buffers: Sequence[str] = (),
     traits: Iterable[Trait] = (),
+    choices: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
     **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function the row of `operator` from revision `since` on; the other arguments are `Row`'s."""
@@ -116,7 +118,8 @@ def op(
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         given = {"static": static, "numbers": numbers, "counts": counts, "buffers": buffers, "traits": traits}
         sets: dict[str, Any] = {name: frozenset(items) for name, items in given.items()}
-        TABLE.add(Row(domain, operator, since, body, **sets, **fields))
+        strings = tuple(Choice(name, tuple(values)) for name, values in choices.items())
+        TABLE.add(Row(domain, operator, since, body, choices=strings, **sets, **fields))
         return body
 
     return add

@@ -153,10 +153,18 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     lookups = tuple(
         Lookup(*(body.renamed.get(name, name) for name in lookup)) for lookup in row.lookups if gone.isdisjoint(lookup)
     )
+    choices = tuple(choice for choice in row.choices if choice.attribute not in {*body.without, *body.fixed})
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
     called_late = inputs["static"] or row.call == "opaque" or row.custom_op
     on_shape_values, results = row.on_shape_values, row.results if called_late else None
     if translates:
         on_shape_values = on_shape_values and dataclasses.replace(body, newer=on_shape_values, arrays=True)
         results = results and dataclasses.replace(body, newer=results)
-    return {**inputs, "on_shape_values": on_shape_values, "results": results, "sized_by": sized_by, "lookups": lookups}
+    return {
+        **inputs,
+        "on_shape_values": on_shape_values,
+        "results": results,
+        "sized_by": sized_by,
+        "lookups": lookups,
+        "choices": choices,
+    }

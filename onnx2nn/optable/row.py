@@ -16,12 +16,13 @@ import functools
 import inspect
 import keyword
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.optable.traits import Trait
 
 TensorAttribute = Any
@@ -63,6 +64,18 @@ class Lookup(NamedTuple):
     indices: str
     table: str
     axis: str = ""
+
+
+class Choice(NamedTuple):
+    """An attribute that is one of a few strings.
+
+    Attributes:
+        attribute: its name.
+        values: the strings.
+    """
+
+    attribute: str
+    values: tuple[str, ...]
 
 
 class FloatForm(NamedTuple):
@@ -168,6 +181,7 @@ class Row:
         typed_by: the input whose dtype the results of `on_shape_values` have; the first one if left out.
         buffers: inputs of which torch has no gradient; constants of the file that are given there are no parameters.
         lookups: inputs of indices, with the tables that they index; examples of such inputs stay inside the tables.
+        choices: attributes that are one of a few strings; another one is refused at the import, whatever `call` is.
         float_form: of a quantised operator: the corresponding float operator.
         custom_op: whether torch.export, torch.compile and torch.jit.trace keep the node as one call, because its body
             reads values; requires `results`.
@@ -191,6 +205,7 @@ class Row:
     typed_by: str = ""
     buffers: frozenset[str] = frozenset()
     lookups: tuple[Lookup, ...] = ()
+    choices: tuple[Choice, ...] = ()
     float_form: FloatForm | None = None
 
     @functools.cached_property
@@ -281,6 +296,16 @@ class Row:
     def takes_dtype(self) -> bool:
         """Whether `on_shape_values` takes the dtype of the first input (`_dtype`), which object arrays do not have."""
         return self.on_shape_values is not None and "_dtype" in inspect.signature(self.on_shape_values).parameters
+
+    def refuse_unknown(self, attributes: Mapping[str, Any]) -> None:
+        """Checks the attributes in `choices`.
+
+        Raises:
+            OperatorError: one of them has a string that the operator does not define.
+        """
+        for name, values in self.choices:
+            if attributes.get(name, values[0]) not in values:
+                raise OperatorError(f"{name}={attributes[name]!r} is none of {', '.join(values)}.")
 
     def run(self, F: Any, *inputs: Any, **attributes: Any) -> Any:
         """Evaluates the row on real values, by `on_shape_values` where an input is an object array (of strings)."""

@@ -88,7 +88,15 @@ def _linear(F: Any, x: Any, weight: Any, bias: Any, expert: int) -> Any:
     return F.nn.functional.linear(x, weight, None if bias is None else bias[expert].to(x.dtype))
 
 
-@op("MoE", 1, domain=MICROSOFT, call="opaque", results=_results, custom_op=True)
+@op(
+    "MoE",
+    1,
+    choices={"activation_type": _ACTIVATIONS},
+    domain=MICROSOFT,
+    call="opaque",
+    results=_results,
+    custom_op=True,
+)
 def moe(
     F: Any,
     input: Any,
@@ -156,7 +164,15 @@ def _of_float8(F: Any, weight: Any, scales: Any, factor: Any, block: int) -> Any
     return x * scales[: x.shape[0], : x.shape[1]]
 
 
-@op("QMoE", 1, domain=MICROSOFT, call="opaque", results=_results, custom_op=True)
+@op(
+    "QMoE",
+    1,
+    choices={"activation_type": _ACTIVATIONS},
+    domain=MICROSOFT,
+    call="opaque",
+    results=_results,
+    custom_op=True,
+)
 def qmoe(
     F: Any,
     input: Any,

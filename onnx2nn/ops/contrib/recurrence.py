@@ -80,7 +80,15 @@ def _results_of_linear(
     ]
 
 
-@op("LinearAttention", 1, domain=MICROSOFT, call="opaque", results=_results_of_linear, custom_op=True)
+@op(
+    "LinearAttention",
+    1,
+    choices={"update_rule": _RULES},
+    domain=MICROSOFT,
+    call="opaque",
+    results=_results_of_linear,
+    custom_op=True,
+)
 def linear_attention(
     F: Any,
     query: Any,
@@ -220,7 +228,15 @@ def _results_of_varlen(
     return [([*input.shape], input.dtype), ([*initial_state.shape], input.dtype), (update, input.dtype)]
 
 
-@op("VarlenCausalConvWithState", 1, domain=MICROSOFT, call="opaque", results=_results_of_varlen, custom_op=True)
+@op(
+    "VarlenCausalConvWithState",
+    1,
+    choices={"activation": ("none", "silu", "swish")},
+    domain=MICROSOFT,
+    call="opaque",
+    results=_results_of_varlen,
+    custom_op=True,
+)
 def varlen_causal_conv_with_state(
     F: Any,
     input: Any,

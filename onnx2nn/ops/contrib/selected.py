@@ -244,7 +244,15 @@ def _results_of_merge(
     return [([rows, max_output_entries], F.int32), ([rows], F.int32), ([rows], F.int32)]
 
 
-@op("PackedSparseAttentionIndexerMerge", 1, domain=MICROSOFT, call="opaque", results=_results_of_merge, custom_op=True)
+@op(
+    "PackedSparseAttentionIndexerMerge",
+    1,
+    choices={"policy_mode": ("append_range", "append_indices")},
+    domain=MICROSOFT,
+    call="opaque",
+    results=_results_of_merge,
+    custom_op=True,
+)
 def packed_sparse_attention_indexer_merge(
     F: Any,
     base_indices: Any,
