@@ -280,6 +280,22 @@ def _quantisation() -> Iterable[Case]:
         yield case("QuantizeLinear", *by_zero, note=f"scale 0, {dtype.__name__}", why=saturated, since=19)
 
 
+def _attentions() -> Iterable[Case]:
+    """Of one head of size 1, with two queries and two keys."""
+    q, k, v = (f(*values).reshape(1, 1, 2, 1) for values in ((1, 2), (1, -1), (3, 5)))
+    first, second = (f(*values).reshape(1, 1, 2, 1) for values in ((NAN, 1), (1, NAN)))
+    lost = "ONNX Runtime: the formula; of a row of NaN torch's kernel makes 0, in the author's model too"
+    yield case("Attention", q * first, k, v, note="NaN query", why=lost)
+    yield case("Attention", q, k * first, v, note="NaN key")
+    yield case("Attention", q, k, v * first, note="NaN value")
+    yield case("Attention", f(INF, 1).reshape(1, 1, 2, 1), k, v, note="infinite query")
+    yield case("Attention", q, k, v, np.array([[-INF, -INF], [0, -INF]], np.float32), note="mask of -inf")
+    yield case("Attention", q, k, v, np.array([[NAN, 0], [0, 0]], np.float32), note="mask of NaN")
+    behind = "ONNX Runtime: -inf is added to the scores of later keys, and NaN stays; torch's kernel reads no later key"
+    yield case("Attention", q, k * second, v, is_causal=1, note="NaN key, later than the query", why=behind)
+    yield case("Attention", q, k, v * second, np.array([[True, False]] * 2), note="NaN value that is masked")
+
+
 def _others() -> Iterable[Case]:
     yield case("CumSum", f(1, INF, -INF, 1), np.array(0), note="infinities")
     yield case("Sum", f(-0.0), f(-0.0), note="-0", why=_ZERO)
@@ -295,7 +311,18 @@ def _others() -> Iterable[Case]:
 @functools.cache
 def edge_cases() -> tuple[Case, ...]:
     """Returns the cases; their notes are the edges, and tell those of an operator apart."""
-    families = (_elementwise, _clips, _extremes, _reductions, _softmaxes, _pools, _norms, _quantisation, _others)
+    families = (
+        _elementwise,
+        _clips,
+        _extremes,
+        _reductions,
+        _softmaxes,
+        _pools,
+        _norms,
+        _quantisation,
+        _attentions,
+        _others,
+    )
     return tuple(item for family in families for item in family())
 
 

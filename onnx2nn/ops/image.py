@@ -111,7 +111,7 @@ def _axes_of(
     """Returns the axes that the node names, with their output sizes.
 
     Raises:
-        OperatorError: scales and sizes do not fit the axes, not exactly one of them is given, or an axis is named twice.
+        OperatorError: scales and sizes do not fit the axes, not exactly one of them is given, or an axis is repeated.
     """
     indices = distinct(axes, X.ndim) if axes else list(range(X.ndim))
     if bool(scales) == bool(sizes):
