@@ -290,7 +290,7 @@ def test_operators_of_pytorch_only_compute(operator, attributes, message):
 
 CONTRADICTORY = {
     "axis": ('["n"] y = Transpose <perm = [0, 5]> (x)', "does not name every dimension once"),
-    "axes of another rank": ('["n"] y = Transpose <perm = [0]> (x)', "its inputs' shapes do not fit: permute"),
+    "axes of another rank": ('["n"] y = Transpose <perm = [0]> (x)', "its inputs' shapes .* do not fit: permute"),
     "transpose of nothing": (
         'a = Transpose <perm = [1, 0]> (x) ["n"] b = Transpose <perm = [1, 0]> () y = Add(a, b)',
         "missing",

@@ -233,7 +233,7 @@ class TorchBuilder(Builder):
                 result = row.body(self.tracer.F, *arguments, **attributes)
         except (ShapeMismatch, UnfulfilledError) as error:
             if self.state.strict and (self.branch is not None or isinstance(error, ShapeMismatch)):
-                self._conflict(node, error)
+                self._conflict(node, error, inputs)
             raise
         size_vectors.note_elements(result, row, inputs, attributes, self.tracer.guards)
         return result
@@ -246,10 +246,10 @@ class TorchBuilder(Builder):
             return opaque_calls.call(self.tracer, row, arguments, attributes, node, state.plan.type_of, state.strict)
         except OperatorError as error:  # `row.results` found a shape conflict
             if self.state.strict and next(iter(self.tracer.symbols), None) is not None:
-                self._conflict(node, error)
+                self._conflict(node, error, inputs)
             raise
 
-    def _conflict(self, node: ir.Node, error: Exception) -> None:
+    def _conflict(self, node: ir.Node, error: Exception, inputs: Sequence[Any]) -> None:
         """Raises the error for shapes that fit for no sizes; returns where data decide sizes, perhaps never these."""
         sizes = list(self.tracer.symbols)
         if self.branch is not None and isinstance(error, (ShapeMismatch, UnfulfilledError)):
@@ -258,7 +258,7 @@ class TorchBuilder(Builder):
             step = (self.state.steps, self.tracer.recorded - self._recorded)
             raise ShapeConflictError(str(error), node, step, self.tracer.guards.chosen) from None
         if not sizes:
-            raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
+            raise OperatorError(f"its inputs' shapes{_listed_shapes(inputs)} do not fit: {error}.") from None
 
     def settle(self, value: Any) -> Any:
         """Returns a result in the form that the scope holds: constant shape values become a constant."""
@@ -286,6 +286,13 @@ class TorchBuilder(Builder):
             for i, value in zip(live, values, strict=True):
                 results[i] = value
         return results
+
+
+def _listed_shapes(inputs: Sequence[Any]) -> str:
+    """Returns the known shapes of inputs for a message, `""` where there are none."""
+    kept = [value for value in inputs if isinstance(value, (Tensor, Constant))]
+    shapes = [value.spec.shape if isinstance(value, Tensor) else value.shape for value in kept]
+    return "".join(f" {list(shape)}" for shape in shapes if shape is not None)
 
 
 def _is_text(value: Any) -> bool:

@@ -491,19 +491,22 @@ _FEW_COLUMNS = 64
 
 
 def _unique_slices(F: Any, X: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Returns the unique slices in order, the place of each slice among them, and their counts."""
+    """Returns the unique slices in order, the place of each slice among them, and their counts.
+
+    Slices without elements are equal; torch.unique refuses them.
+    """
     rows = X.movedim(axis, 0).flatten(1)
-    if not 0 < rows.shape[1] <= _FEW_COLUMNS or not rows.shape[0]:
+    if rows.shape[0] and rows.shape[1] > _FEW_COLUMNS:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True, dim=axis)
         return values, inverse, counts
     order = F.arange(rows.shape[0])
     for column in reversed(rows.unbind(1)):
         order = order[F.sort(column[order], dim=0, stable=True)[1].to(F.int64)]
     ordered = rows[order]
-    begins = F.cat([F.ones([1], dtype=F.bool), (ordered[1:] != ordered[:-1]).any(1)])
+    begins = F.cat([F.ones([1], dtype=F.bool), (ordered[1:] != ordered[:-1]).any(1)])[: rows.shape[0]]
     place = F.cumsum(begins.to(F.int64), 0) - 1
     firsts = begins.nonzero().reshape(-1)
-    ends = F.cat([firsts[1:], F.full([1], rows.shape[0], dtype=F.int64)])
+    ends = F.cat([firsts[1:], F.full([1], rows.shape[0], dtype=F.int64)])[: firsts.shape[0]]
     return X.index_select(axis, order[firsts]), F.zeros_like(place).scatter(0, order, place), ends - firsts
 
 

@@ -183,6 +183,10 @@ CASES = [
     case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4, axis=0, sorted=0),
     case("Unique", np.float32([[1, 0, 0], [1, 0, 0], [2, 3, 4]]), outputs=4, axis=0),
     case("Unique", np.float32([[1, 0, 0], [1, 0, 0], [2, 3, 4]]), outputs=4, axis=-1, sorted=0),
+    *(
+        case("Unique", np.zeros((0, 3), np.float32), outputs=4, axis=axis, note=f"empty, axis {axis}")
+        for axis in (0, 1)
+    ),
     case("Unique", np.array(["b", "a", "b"], dtype=object), outputs=4, note="strings"),
     case("ReverseSequence", f32(4, 3, 2), i64(4, 1, 2)),
     case("ReverseSequence", f32(3, 4), i64(4, 1, 2), batch_axis=0, time_axis=1),

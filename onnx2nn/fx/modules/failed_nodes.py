@@ -15,8 +15,11 @@ from torch import fx
 
 from onnx2nn.errors import CallError, Onnx2nnError, OperatorError, first_line, shown_name
 
-_OF_CALLS = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What torch, NumPy and the bodies of operators raise for values; their subclasses say more, and stay what they are."""
+_OF_CALLS = (
+    *(AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError),
+    torch.linalg.LinAlgError,
+)
+"""What torch, NumPy and the bodies of operators raise for values; other subclasses say more, and stay what they are."""
 
 _CODE = "<eval_with_key>"
 """How the names of generated programs begin, which are the files of their frames."""
