@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, parser
 
 import onnx2nn
-from onnx2nn.errors import UnsupportedModelError
+from onnx2nn.errors import Onnx2nnError, UnsupportedModelError
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import FLAGS, REQUIRED
 from tests import onnxnode
 from tests.cases import Case, case, f32
 from tests.cases.contrib.fused import ms
@@ -192,3 +195,88 @@ def test_a_string_that_the_operator_does_not_define(name: str, inside: bool) -> 
         model.opset_import.append(helper.make_opsetid("own", 1))
     with pytest.raises(UnsupportedModelError, match=rf"{attribute}={value} is none of \w+, \w+"):
         onnx2nn.load(model)
+
+
+CONTRADICTIONS = {
+    "flag": ("float[2, 3] x, int64[1] a", "ReduceSum <keepdims = 2> (x, a)", "keepdims=2 is none of 0, 1"),
+    "strides": ("float[1, 1, 4, 4] x", "MaxPool <kernel_shape = [2, 2], strides = [2]> (x)", "has not 2 numbers"),
+    "dilations": (
+        "float[1, 1, 4] x, float[1, 1, 2] w",
+        "Conv <dilations = [0]> (x, w)",
+        r"dilations=\[0\] has a number below 1",
+    ),
+    "kernel": (
+        "float[1, 1, 4] x, float[1, 1, 2] w",
+        "Conv <kernel_shape = [3]> (x, w)",
+        r"kernel_shape=\[3\] contradicts the kernel, which has \[2\]",
+    ),
+    "ranks": ("float[1, 4, 4] x, float[1, 1, 2, 2] w", "Conv (x, w)", "an input of 3 dimensions and a kernel of 4"),
+    "pads of a pool": (
+        "float[1, 1, 4] x",
+        "AveragePool <kernel_shape = [2], pads = [-1, 0]> (x)",
+        r"pads=\[-1, 0\] has a number below 0",
+    ),
+    "updates": (
+        "float[3, 4] x, int64[2, 3] i, float[3, 4] u",
+        "ScatterElements (x, i, u)",
+        r"indices and updates differ: \[2, 3\] and \[3, 4\]",
+    ),
+    "rows": ("float[3, 4] x, int64[2, 1] i, float[2] u", "ScatterND (x, i, u)", r"differ: \[2\] and \[2, 4\]"),
+    "batch_dims": ("float[3, 4] x, int64[2, 1] i", "GatherND <batch_dims = -1> (x, i)", "batch_dims=-1 of data"),
+    "places of a pool": (
+        "float[1, 1, 4] x, int64[1, 1, 3] i",
+        "MaxUnpool <kernel_shape = [2]> (x, i)",
+        r"values and their indices differ: \[1, 1, 4\] and \[1, 1, 3\]",
+    ),
+    "batch of attention": (
+        "float[2, 1, 3, 4] q, float[1, 1, 3, 4] k",
+        "Attention (q, k, k)",
+        r"the batch of queries and keys differ: \[2\] and \[1\]",
+    ),
+    "angles": (
+        "float[1, 1, 3, 4] x, float[1, 3, 2] c, float[1, 3, 1] s",
+        "RotaryEmbedding (x, c, s)",
+        r"cosines and sines differ: \[1, 3, 2\] and \[1, 3, 1\]",
+    ),
+    "clip": (
+        "float[1, 1, 1] x, float[1, 1, 1] w",
+        "RNN <hidden_size = 1, clip = -1.0> (x, w, w)",
+        r"clip=-1.0 is below 0",
+    ),
+    "norm": ("float[2, 2] x", "LpNormalization <p = 3> (x)", "p=3 is none of 1, 2"),
+    "a pool over no dimension": ("float[2, 3] x", "GlobalAveragePool (x)", "of 2 dimensions has no spatial dimension"),
+    "norm of a pool": ("float[1, 1, 4] x", "LpPool <p = 0, kernel_shape = [2]> (x)", "p=0 is no norm"),
+    "several values": ("float x", "Constant <value_float = 1.0, value_int = 1> ()", "Give it one of them"),
+    "step": ("float x", "Range (z, three, z)", "the step of a range is 0"),
+    "axes": ("float[2, 3] x", "ReduceSum (x, z)", "axes=0 is a number where a vector is needed"),
+    "type": (
+        "float[2] x, float s, uint8 p",
+        "QuantizeLinear <output_dtype = 3> (x, s, p)",
+        "output_dtype=3 is not the type of the zero point, UINT8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_attributes_and_shapes_that_contradict_each_other(name: str) -> None:
+    """torch computes something from each of them; ONNX Runtime refuses them, or takes a flag of 2 for another one."""
+    inputs, call, message = CONTRADICTIONS[name]
+    graph = parser.parse_graph(f"g ({inputs}) => (float y) <int64 z = {{0}}, int64 three = {{3}}> {{ y = {call} }}")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
+    with pytest.raises(UnsupportedModelError, match=message):
+        onnx2nn.load(model)
+
+
+def test_flags_are_numbers_of_0_and_1() -> None:
+    """No operator has another default for an attribute of these names."""
+    for row in load_rows():
+        for name in FLAGS & set(row.attributes):
+            assert row.attributes[name] in (0, 1, None, REQUIRED), f"{row}: {name}"
+            assert row.annotations[name] == "int", f"{row}: {name}"
+
+
+def test_one_hot_of_a_category_twice() -> None:
+    item = case("OneHotEncoder", np.array([[1, 2]]), cats_int64s=[1, 1], domain="ai.onnx.ml")
+    model, feeds = onnxnode.model_of(item, 1)
+    with pytest.raises(Onnx2nnError, match="List each of one kind once"):
+        onnx2nn.load(model)(*map(torch.from_numpy, feeds.values()))

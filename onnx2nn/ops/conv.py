@@ -49,11 +49,41 @@ def resolve_pads(
     return begins + ends
 
 
+def check_window(
+    kernel: Sequence[Any],
+    *,
+    kernel_shape: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    **_: Any,
+) -> None:
+    """Checks the attributes of a convolution or pool.
+
+    Args:
+        kernel: the spatial sizes of the weights, or the size of the windows of a pool.
+        kernel_shape, strides, pads, dilations: the attributes.
+
+    Raises:
+        OperatorError: they do not fit the kernel, or are not positive.
+    """
+    rank, given = len(kernel), {"strides": strides, "dilations": dilations, "kernel_shape": kernel_shape}
+    for name, numbers in {**given, "pads": pads}.items():
+        needed = 2 * rank if name == "pads" else rank
+        if numbers and len(numbers) != needed:
+            raise OperatorError(f"{name}={list(numbers)} has not {needed} numbers, as {rank} dimensions need them.")
+        if numbers and name != "pads" and min(numbers) < 1:
+            raise OperatorError(f"{name}={list(numbers)} has a number below 1.")
+    if kernel_shape and any(isinstance(b, int) and a != b for a, b in zip(kernel_shape, kernel, strict=True)):
+        raise OperatorError(f"kernel_shape={list(kernel_shape)} contradicts the kernel, which has {list(kernel)}.")
+
+
 def window_of(
     x: Sequence[Any], w: Sequence[int], attributes: Mapping[str, Any]
 ) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
     """Returns strides, explicit pads and dilations of a convolution of these shapes by ONNX's attributes."""
     rank = len(w) - 2
+    check_window(w[2:], **attributes)
     strides, dilations = attributes["strides"] or [1] * rank, attributes["dilations"] or [1] * rank
     pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x[2:], w[2:], strides, dilations)
     return strides, pads, dilations
@@ -91,6 +121,9 @@ def conv(
     rank = W.ndim - 2
     if rank < 1:
         raise OperatorError(f"a kernel of {W.ndim} dimensions has no spatial dimension.")
+    if X.ndim != W.ndim:
+        raise OperatorError(f"an input of {X.ndim} dimensions and a kernel of {W.ndim}. Both need the same number.")
+    check_window(W.shape[2:], kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     pads = resolve_pads(auto_pad, pads, X.shape[2:], W.shape[2:], strides, dilations)
     if rank > 3:
@@ -147,6 +180,7 @@ def conv_transpose(
     rank = W.ndim - 2
     if rank not in (1, 2, 3):
         raise OperatorError(f"a transposed convolution over {rank} spatial dimensions is not possible; 1 to 3 are.")
+    check_window(W.shape[2:], kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     extra = list(output_padding or [0] * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(W.shape[2:], dilations, strict=True)]
@@ -260,6 +294,7 @@ def deform_conv(
     """
     if X.ndim != 4:
         raise OperatorError(f"a deformable convolution over {X.ndim - 2} spatial dimensions is not possible; 2 are.")
+    check_window(W.shape[2:], kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations)
     strides, dilations = list(strides or [1, 1]), list(dilations or [1, 1])
     pads = list(pads or [0, 0, 0, 0])
     batch, channels, elements = X.shape[0], X.shape[1], W.shape[2] * W.shape[3]

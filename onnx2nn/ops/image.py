@@ -17,7 +17,7 @@ from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.ops import whole_pixels
 from onnx2nn.ops.axes import distinct
-from onnx2nn.ops.shape import demand, partly_known
+from onnx2nn.ops.shape import demand, demand_equal, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -715,6 +715,7 @@ def non_max_suppression(
     `iou_threshold`. boxes: (N, B, 4) of two opposite corners y1, x1, y2, x2, or of x, y, width, height; scores:
     (N, classes, B). Returns int64 (selected, 3) of batch, class and box index.
     """
+    demand_equal(boxes.shape[:2], (scores.shape[0], scores.shape[2]), "batch and number of boxes and of scores")
     limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])

@@ -11,7 +11,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller, sortable, widened
 from onnx2nn.ops.axes import distinct, from_front
-from onnx2nn.ops.shape import chosen, demand, fixed, moves_elements, partly_known, scalar
+from onnx2nn.ops.shape import chosen, demand, demand_equal, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import Counted, Lookup, NeedsValues
@@ -95,6 +95,8 @@ def _values_of_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any
 @op("GatherND", 12, on_shape_values=_values_of_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """Indices without coordinates, which the standard does not have, give all of `data`, as in ONNX Runtime."""
+    if not 0 <= batch_dims < min(indices.ndim, data.ndim):
+        raise OperatorError(f"batch_dims={batch_dims} of data {[*data.shape]} and indices {[*indices.shape]}.")
     if indices.ndim == 1:  # torch reads the number in an index without dimensions, which a meta tensor does not have
         return gather_nd(F, data, indices.unsqueeze(0)).squeeze(0)
     coordinates = _coordinates(F, indices, data, batch_dims)
@@ -152,6 +154,7 @@ def _scatter_reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any,
 @op("ScatterElements", 16, choices={"reduction": ("none", *_REDUCTIONS)}, on_shape_values=_values_of_scatter_elements)
 def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Without reduction, the standard leaves open which of several updates of one element stays."""
+    demand_equal(indices.shape, updates.shape, "the shapes of indices and updates")
     indices = _from_front(F, indices, data.shape[axis])
     if reduction == "none":
         return _replace(F, data, updates, axis=axis, indices=indices)
@@ -174,6 +177,8 @@ def _values_of_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: s
 
 @op("ScatterND", 16, choices={"reduction": ("none", *_REDUCTIONS)}, on_shape_values=_values_of_scatter_nd)
 def scatter_nd(F: Any, data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
+    rows = [*indices.shape[:-1], *data.shape[indices.shape[-1] :]]
+    demand_equal(updates.shape, rows, "the shape of updates, and that of what the indices name,")
     if reduction == "none":
         return _put(F, data, updates, indices=indices)
     depth = indices.shape[-1]

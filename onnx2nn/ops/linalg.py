@@ -6,6 +6,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32, widened
+from onnx2nn.ops.shape import demand_equal
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import Lookup
@@ -184,6 +185,8 @@ def attention(
         Q, K, V = _heads(Q, q_num_heads), _heads(K, kv_num_heads), _heads(V, kv_num_heads)
     if past_key is not None and past_value is not None:
         K, V = F.cat([past_key, K], 2), F.cat([past_value, V], 2)
+    demand_equal(Q.shape[:1], K.shape[:1], "the batch of queries and keys")
+    demand_equal(K.shape[:3], V.shape[:3], "batch, heads and length of keys and values")
     present = (K, V)
     V = V if V.dtype == Q.dtype else V.to(Q.dtype)
     if Q.shape[1] != K.shape[1]:
@@ -271,6 +274,8 @@ def rotary_embedding(
         sin_cache = F.nn.functional.embedding(position_ids, sin_cache)
     cos, sin = (cache.unsqueeze(2 if flat else 1) for cache in (cos_cache, sin_cache))
     size = rotary_embedding_dim or x.shape[-1]
+    demand_equal(cos_cache.shape, sin_cache.shape, "the shapes of cosines and sines")
+    demand_equal(cos_cache.shape[-1:], [size // 2], "the numbers of cosines and of pairs that are rotated")
     rotated, rest = (x[..., :size], x[..., size:]) if rotary_embedding_dim else (x, None)
     if interleaved:
         a, b = rotated[..., 0::2], rotated[..., 1::2]

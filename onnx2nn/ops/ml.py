@@ -246,6 +246,9 @@ def one_hot_encoder(
     zeros: int = 1,
 ) -> Any:
     """A value that is no category gives zeros; it is an error with `zeros=0`."""
+    cats = list(cats_int64s or cats_strings or ())
+    if (cats_int64s and cats_strings) or len(set(cats)) < len(cats):
+        raise OperatorError("it has numbers and strings as categories, or one twice. List each of one kind once.")
     if isinstance(X, np.ndarray):
         hits = F.from_numpy(np.asarray(X[..., None] == strings(cats_strings or []), dtype=bool))
     else:

@@ -252,7 +252,9 @@ def rms_normalization(
 @op("LpNormalization", 1, traits=["keeps_rank", "along_axis"])
 def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
     """A vector of norm 0 stays 0, as in ONNX Runtime."""
-    norm = F.linalg.vector_norm(input, p, axis, keepdim=True)
+    if p not in (1, 2):
+        raise OperatorError(f"p={p} is none of 1, 2.")
+    norm = F.linalg.vector_norm(input, p, from_front(axis, input.ndim), keepdim=True)
     return input / F.where(norm == 0, 1.0, norm)
 
 

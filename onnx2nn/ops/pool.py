@@ -10,8 +10,8 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
-from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
-from onnx2nn.ops.shape import fixed, same_shape
+from onnx2nn.ops.conv import check_window, is_zero, pad_spatial, resolve_pads
+from onnx2nn.ops.shape import demand_equal, fixed, same_shape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -39,6 +39,9 @@ class Windows:
         rank = X.ndim - 2
         if len(kernel_shape) != rank:
             raise OperatorError(f"kernel_shape={list(kernel_shape)} does not fit an input of {X.ndim} dimensions.")
+        check_window(kernel_shape, kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations)
+        if pads and auto_pad == "NOTSET" and min(pads) < 0:
+            raise OperatorError(f"pads={list(pads)} has a number below 0.")
         self.sizes = X.shape[2:]
         self.kernel = tuple(kernel_shape)
         self.strides = tuple(strides or [1] * rank)
@@ -202,6 +205,13 @@ revision(average_pool, 1, without=["ceil_mode", "count_include_pad", "dilations"
 
 
 def _spatial(X: Any) -> tuple[int, ...]:
+    """Returns the spatial dimensions; torch takes none for all.
+
+    Raises:
+        OperatorError: there are none.
+    """
+    if X.ndim < 3:
+        raise OperatorError(f"an input of {X.ndim} dimensions has no spatial dimension.")
     return tuple(range(2, X.ndim))
 
 
@@ -240,6 +250,8 @@ def lp_pool(
     strides: Sequence[int] | None = None,
 ) -> Any:
     """The p-norm of each window; pads are 0. torch's lp_pool has no pads and no absolute value before an odd power."""
+    if p < 1:
+        raise OperatorError(f"p={p} is no norm, which has a p from 1 on.")
     windows = Windows(X, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
     X = pad_spatial(F, X, [*windows.begins, *windows.reach()])
     return F.linalg.vector_norm(windows.view(X), p, windows.trailing)
@@ -277,6 +289,8 @@ def max_unpool(
 ) -> Any:
     """Indices refer to the size that inverts the pool; a larger `output_shape` adds zeros at the ends."""
     rank = len(kernel_shape)
+    check_window(X.shape[2:], strides=strides, pads=pads)
+    demand_equal(X.shape, I.shape, "the shapes of values and their indices")
     pads, strides = list(pads or [0] * (2 * rank)), list(strides or [1] * rank)
     sizes = [(X.shape[2 + i] - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[i + rank] for i in range(rank)]
     shape = [X.shape[0], X.shape[1], *sizes]

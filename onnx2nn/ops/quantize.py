@@ -151,6 +151,8 @@ def quantize_linear(
     """
     if y_zero_point is not None:
         element = BY_NUMBER[type_number(F, y_zero_point, _types, 2)]
+        if output_dtype and element_of(output_dtype) is not element:
+            raise OperatorError(f"output_dtype={output_dtype} is not the type of the zero point, {element.name}.")
     else:
         element = element_of(output_dtype or _UINT8)
     dtype = getattr(F, element_of(precision).dtype) if precision else y_scale.dtype

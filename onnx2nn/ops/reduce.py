@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
 from onnx2nn.ops.axes import from_front, once
 from onnx2nn.optable.registry import op
@@ -121,6 +122,8 @@ def _evaluation(operator: str) -> Callable[..., Any] | None:
     def evaluate(data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if data.ndim != 1 or (axes is not None and np.size(axes) != 1):
             raise NeedsValues("a reduction of shape values over several axes")
+        if axes is not None:
+            once([int(axis) for axis in axes], data.ndim)
         result = function(data.tolist())
         return np.array([result] if keepdims else result, dtype=object)
 
@@ -129,11 +132,14 @@ def _evaluation(operator: str) -> Callable[..., Any] | None:
 
 def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int, noop: int) -> Any:
     """Reduces `data` over `axes`; without axes over all, or over none with `noop`."""
-    if not axes:
+    if isinstance(axes, int):
+        raise OperatorError(f"axes={axes} is a number where a vector is needed.")
+    if axes:
+        axes = once(axes, max(data.ndim, 1))  # a scalar has one axis, as in torch
+    else:
         axes = [] if noop else list(range(data.ndim))
     if data.ndim == 0 or not axes:
         return function(F, data.unsqueeze(0), [0], False)
-    axes = once(axes, data.ndim)
     return widened(lambda F, x: function(F, x, axes, bool(keepdims)))(F, data)
 
 

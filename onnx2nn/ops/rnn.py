@@ -125,6 +125,8 @@ def settings(
     }  # fmt: skip
     if direction not in directions:
         raise OperatorError(f"direction={direction!r} is none of forward, reverse, bidirectional.")
+    if clip is not None and clip < 0:
+        raise OperatorError(f"clip={clip} is below 0.")
     ways = directions[direction]
     # RNN's schema defaults to two activations, of which one direction uses the first.
     given = tuple(_standard_name(name) for name in activations or ())

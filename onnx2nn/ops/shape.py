@@ -152,6 +152,16 @@ def chosen(condition: Any, a: Any, b: Any) -> Any:
     return condition.choose(a, b) if hasattr(condition, "choose") else a if condition else b
 
 
+def demand_equal(a: Sequence[Any], b: Sequence[Any], what: str) -> None:
+    """Requires two shapes to be equal, as far as their sizes are plain integers.
+
+    Raises:
+        OperatorError: they differ.
+    """
+    if len(a) != len(b) or any(fixed(m) and fixed(n) and m != n for m, n in zip(a, b, strict=True)):
+        raise OperatorError(f"{what} differ: {[*a]} and {[*b]}.")
+
+
 def demand(condition: Any, reason: str) -> None:
     """Requires a condition, a bool or a comparison of sizes, of which a guard is made.
 
@@ -527,6 +537,9 @@ def constant(
     value_strings: Sequence[str] | None = None,
 ) -> Any:
     """The importer passes a sparse value as a dense tensor."""
+    given = (sparse_value, value, value_float, value_floats, value_int, value_ints, value_string, value_strings)
+    if sum(item is not None for item in given) > 1:
+        raise OperatorError("it has several attributes that hold its value. Give it one of them.")
     tensor = sparse_value if value is None else value
     numbers = value_float if value_floats is None else list(value_floats)
     integers = value_int if value_ints is None else list(value_ints)
@@ -655,7 +668,9 @@ def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _
 
 def _integer_range(F: Any, start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
     """A step away from the limit gives an empty range, which torch refuses."""
-    if not fixed(delta) or delta == 0:
+    if fixed(delta) and delta == 0:
+        raise OperatorError("the step of a range is 0.")
+    if not fixed(delta):
         raise NeedsValues("a range whose step depends on a size")
     if ((limit - start) * delta >= 0) is True:
         if (start == 0) is True and delta == 1:

@@ -114,6 +114,58 @@ first is no constant of the file. `_open_rank`: True where nothing in the model 
 outputs have.
 """
 
+FLAGS = frozenset(
+    [
+        "across_channels",
+        "align_corners",
+        "allowzero",
+        "antialias",
+        "ceil_mode",
+        "center_point_box",
+        "count_include_pad",
+        "detect_negative",
+        "detect_positive",
+        "early_stopping",
+        "exclude_outside",
+        "exclusive",
+        "fmod",
+        "input_as_shape",
+        "input_forget",
+        "inverse",
+        "is_bidirectional",
+        "is_case_sensitive",
+        "is_causal",
+        "keepdims",
+        "largest",
+        "layout",
+        "linear_before_reset",
+        "noop_with_empty_axes",
+        "normalize_variance",
+        "normalized",
+        "onesided",
+        "output_sequence",
+        "periodic",
+        "positive",
+        "reverse",
+        "saturate",
+        "select_last_index",
+        "sorted",
+        "storage_order",
+        "training_mode",
+        "transA",
+        "transB",
+        "transBatchA",
+        "transBatchB",
+        "unidirectional",
+        "upper",
+        "zeros",
+        "do_rotary",
+        "interleaved",
+        "rotary_interleaved",
+    ]
+)
+"""Attributes that are 0 or 1 in each operator that has them; ONNX Runtime reads other numbers both ways."""
+
 Call = Literal["inline", "opaque", "packed", "subgraph"]
 """The form of a node in a module.
 
@@ -298,11 +350,14 @@ class Row:
         return self.on_shape_values is not None and "_dtype" in inspect.signature(self.on_shape_values).parameters
 
     def refuse_unknown(self, attributes: Mapping[str, Any]) -> None:
-        """Checks the attributes in `choices`.
+        """Checks the attributes in `choices`, and those in `FLAGS`.
 
         Raises:
-            OperatorError: one of them has a string that the operator does not define.
+            OperatorError: one of them has a value that the operator does not define.
         """
+        for name in FLAGS.intersection(attributes):
+            if name in self.attributes and attributes[name] not in (0, 1):
+                raise OperatorError(f"{name}={attributes[name]!r} is none of 0, 1.")
         for name, values in self.choices:
             if attributes.get(name, values[0]) not in values:
                 raise OperatorError(f"{name}={attributes[name]!r} is none of {', '.join(values)}.")

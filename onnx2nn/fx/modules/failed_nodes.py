@@ -14,10 +14,11 @@ import torch
 from torch import fx
 
 from onnx2nn.errors import CallError, Onnx2nnError, OperatorError, first_line, shown_name
+from onnx2nn.optable.row import NeedsValues
 
 _OF_CALLS = (
     *(AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError),
-    torch.linalg.LinAlgError,
+    *(OverflowError, ZeroDivisionError, NeedsValues, torch.linalg.LinAlgError),
 )
 """What torch, NumPy and the bodies of operators raise for values; other subclasses say more, and stay what they are."""
 
