@@ -247,6 +247,22 @@ CONTRADICTIONS = {
     "a pool over no dimension": ("float[2, 3] x", "GlobalAveragePool (x)", "of 2 dimensions has no spatial dimension"),
     "norm of a pool": ("float[1, 1, 4] x", "LpPool <p = 0, kernel_shape = [2]> (x)", "p=0 is no norm"),
     "several values": ("float x", "Constant <value_float = 1.0, value_int = 1> ()", "Give it one of them"),
+    "condition": ("float[4] x, bool[1, 4] c", "Compress (x, c)", "a condition of 2 dimensions, a vector is needed"),
+    "scores": (
+        "float[1, 3, 4] x, float[1, 1, 2] s",
+        "NonMaxSuppression (x, s)",
+        r"batch and number of boxes and of scores differ: \[1, 3\] and \[1, 2\]",
+    ),
+    "features": (
+        "float[1, 2, 3] x",
+        "ai.onnx.ml.Imputer <imputed_value_floats = [1.0]> (x)",
+        "an input of 3 dimensions, rows",
+    ),
+    "half of a scale": (
+        "uint8[2, 2] x, float s, uint8 p",
+        "com.microsoft.QGemm (x, s, p, x, s, p, , s)",
+        "y_scale and y_zero_point belong together",
+    ),
     "step": ("float x", "Range (z, three, z)", "the step of a range is 0"),
     "axes": ("float[2, 3] x", "ReduceSum (x, z)", "axes=0 is a number where a vector is needed"),
     "type": (
@@ -262,7 +278,8 @@ def test_attributes_and_shapes_that_contradict_each_other(name: str) -> None:
     """torch computes something from each of them; ONNX Runtime refuses them, or takes a flag of 2 for another one."""
     inputs, call, message = CONTRADICTIONS[name]
     graph = parser.parse_graph(f"g ({inputs}) => (float y) <int64 z = {{0}}, int64 three = {{3}}> {{ y = {call} }}")
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
+    opsets = [helper.make_opsetid(*opset) for opset in (("", 23), ("ai.onnx.ml", 3), ("com.microsoft", 1))]
+    model = helper.make_model(graph, opset_imports=opsets)
     with pytest.raises(UnsupportedModelError, match=message):
         onnx2nn.load(model)
 

@@ -687,7 +687,12 @@ def affine_grid(F: Any, theta: Any, size: Sequence[Any], *, align_corners: int =
     return F.nn.functional.affine_grid(theta, list(size), align_corners=bool(align_corners))
 
 
+def _demand_scores(boxes: Any, scores: Any) -> None:
+    demand_equal(boxes.shape[:2], scores.shape[::2], "batch and number of boxes and of scores")
+
+
 def _results_of_suppression(F: Any, boxes: Any, scores: Any, *limits: Any, center_point_box: int = 0) -> Any:
+    _demand_scores(boxes, scores)
     return [(["selected", 3], F.int64)]
 
 
@@ -715,7 +720,7 @@ def non_max_suppression(
     `iou_threshold`. boxes: (N, B, 4) of two opposite corners y1, x1, y2, x2, or of x, y, width, height; scores:
     (N, classes, B). Returns int64 (selected, 3) of batch, class and box index.
     """
-    demand_equal(boxes.shape[:2], (scores.shape[0], scores.shape[2]), "batch and number of boxes and of scores")
+    _demand_scores(boxes, scores)
     limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])

@@ -400,7 +400,13 @@ def _values_of_compress(input: Any, condition: Any, *, axis: int | None = None) 
     return np.compress(condition[:size].astype(bool), input, axis)
 
 
+def _demand_vector(condition: Any) -> None:
+    if condition.ndim != 1:
+        raise OperatorError(f"a condition of {condition.ndim} dimensions, a vector is needed.")
+
+
 def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
+    _demand_vector(condition)
     kept = [None] if axis is None else [*input.shape]
     kept[axis or 0] = Counted("kept", math.prod(input.shape) if axis is None else input.shape[axis])
     return [(kept, input.dtype)]
@@ -416,6 +422,7 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
 )
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """Elements behind a condition that is shorter than the axis are dropped, as what a longer one has behind it."""
+    _demand_vector(condition)
     if axis is None:
         input, axis = input.flatten(), 0
     kept = condition[: input.shape[axis]].nonzero().flatten()

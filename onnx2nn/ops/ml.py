@@ -204,6 +204,8 @@ def imputer(
         values, replaced = imputed_value_int64s, replaced_value_int64
     if not values:
         raise OperatorError("its imputed values are missing in the type of its input.")
+    if X.ndim > 2:
+        raise OperatorError(f"an input of {X.ndim} dimensions, rows or one row of features are needed.")
     missing = X.isnan() if isinstance(replaced, float) and math.isnan(replaced) else F.eq(X, replaced)
     new = floats(F, values) if X.is_floating_point() else F.tensor(list(values), dtype=F.int64)
     return F.where(missing, new.to(X.dtype), X)

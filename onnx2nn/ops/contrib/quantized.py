@@ -296,6 +296,8 @@ def qgemm(
     transB: int = 0,
 ) -> Any:
     """C holds integers in units of alpha * a_scale * b_scale. Without y_scale the result is float32."""
+    if (y_scale is None) != (y_zero_point is None):
+        raise OperatorError("y_scale and y_zero_point belong together. Give it both, or none for a float result.")
     A, B = A.t() if transA else A, B.t() if transB else B
     product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
     if C is not None:
