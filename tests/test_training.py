@@ -511,7 +511,7 @@ class Stopped(nn.Module):
         return self.after(self.of(self.before(x), self.weight, self.bias))
 
 
-def _gradients(module: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+def _gradients_of_squares(module: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
     inputs = inputs.clone().requires_grad_()
     module.zero_grad()
     module(inputs).square().sum().backward()
@@ -531,6 +531,6 @@ def test_gradients_stop_where_the_author_stopped_them(name: str, tmp_path: Path)
     torch.save(module, tmp_path / "module.pt")
     for travelled in (module, torch.load(tmp_path / "module.pt", weights_only=False), onnx2nn.load(again)):
         torch.testing.assert_close(travelled(other), original(other))
-        ours, theirs = _gradients(travelled, other), _gradients(original, other)
+        ours, theirs = _gradients_of_squares(travelled, other), _gradients_of_squares(original, other)
         for key in ours.keys() & theirs.keys():  # the file has no weights of which it uses none, or other layouts alone
             torch.testing.assert_close(ours[key], theirs[key], msg=lambda text, key=key: f"{key}: {text}")

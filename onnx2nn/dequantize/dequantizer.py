@@ -90,6 +90,31 @@ class Tensors:
         return self.constants("", ir.DataType(tensor.dtype), tensor).value
 
 
+class _Names(set[str | None]):
+    """The names of a graph's values."""
+
+    def __init__(self, graph: ir.Graph):
+        super().__init__(value.name for node in graph for value in node.outputs)
+        self.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+
+    def unused(self, wanted: str, otherwise: str = "") -> str:
+        """Returns `wanted` and takes it; where it is taken, `otherwise`, numbered from 2 on where that is, too."""
+        name, number = wanted, 1
+        while name in self:
+            name = f"{otherwise or wanted}{number if number > 1 else ''}"
+            number += 1
+        self.add(name)
+        return name
+
+    def free(self, name: str, origin: ir.Value) -> None:
+        """Takes a name from the result of a node that reads `origin`: DequantizeLinear's may have the weight's."""
+        results = (result for use in origin.uses() for result in use.node.outputs)
+        for result in results:
+            if result.name == name and not result.is_graph_output():
+                result.name = f"{name}/dequantised"
+                self.discard(name)
+
+
 class Dequantizer:
     """The walk over a model.
 
@@ -107,8 +132,7 @@ class Dequantizer:
         self.limits: dict[ir.Value, tuple[float, float]] = {}  # outputs of the added Clips → their limits
         self.floats: dict[Any, ir.Value] = {}
         self.replaced: list[ir.Node] = []
-        self.names = {value.name for node in self.graph for value in node.outputs}
-        self.names |= {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
+        self.names = _Names(self.graph)
 
     def run(self) -> Dequantization:
         """Walks the graph, then removes nodes and initializers without readers."""
@@ -184,27 +208,15 @@ class Dequantizer:
 
     def weight(self, origin: ir.Value, constant: ir.TensorProtocol) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
-        name = wanted = _SUFFIX.sub("", origin.name or "weight")
-        self._free_name(wanted, origin)
-        number = 0
-        while name in self.names:
-            number += 1
-            name = f"{wanted}_float{number if number > 1 else ''}"
-        self.names.add(name)
+        wanted = _SUFFIX.sub("", origin.name or "weight")
+        self.names.free(wanted, origin)
+        name = self.names.unused(wanted, f"{wanted}_float")
         self.result.weights.append(name)
         constant.name = name
         value = ir.Value(name=name, const_value=constant)
         value.shape, value.dtype = ir.Shape(constant.shape.numpy()), constant.dtype
         self.graph.register_initializer(value)
         return value
-
-    def _free_name(self, name: str, origin: ir.Value) -> None:
-        """Takes a name from the result of a node that reads `origin`, as DequantizeLinear's has the weight's."""
-        results = (result for use in origin.uses() for result in use.node.outputs)
-        for result in results:
-            if result.name == name and not result.is_graph_output():
-                result.name = f"{name}/dequantised"
-                self.names.discard(name)
 
     # Float nodes.
 
@@ -223,11 +235,7 @@ class Dequantizer:
         node = ir.Node("", operator, inputs, options, version=version, name=before.name)
         node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
-        name, number = f"{like.name}_float", 1
-        while name in self.names:
-            number += 1
-            name = f"{like.name}_float{number}"
-        self.names.add(name)
+        name = self.names.unused(f"{like.name}_float")
         kind = like.dtype if like.dtype is not None and like.dtype.is_floating_point() else ir.DataType.FLOAT
         output.name, output.shape, output.type = name, like.shape, ir.TensorType(kind)
         self.graph.insert_before(before, node)

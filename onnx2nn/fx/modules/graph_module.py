@@ -13,10 +13,10 @@ from onnx2nn.errors import ModuleInputError
 from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.blocks.program import Program
 from onnx2nn.fx.constants import identity_of, memory_of
+from onnx2nn.fx.modules.failed_nodes import named
 from onnx2nn.fx.modules.float_type import constants, float_type, follow
 from onnx2nn.fx.modules.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.fx.values.failed_sizes import failed_sizes
-from onnx2nn.fx.modules.failed_nodes import named
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 

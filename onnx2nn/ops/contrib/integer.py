@@ -7,10 +7,10 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops import quantize
+from onnx2nn.ops.axes import once
 from onnx2nn.ops.contrib.attention import attention_of_rows
 from onnx2nn.ops.contrib.fused import MICROSOFT
 from onnx2nn.ops.contrib.quantized import element_like
-from onnx2nn.ops.axes import once
 from onnx2nn.ops.linalg import matmul
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, Lookup
