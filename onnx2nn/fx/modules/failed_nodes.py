@@ -25,7 +25,7 @@ _OF_CALLS = (
 _CODE = "<eval_with_key>"
 """How the names of generated programs begin, which are the files of their frames."""
 
-_PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, np.__file__, Path(__file__).parent))
+_PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, np.__file__, Path(__file__).parents[1]))
 """How the files of torch, of what extends it (torchvision), of NumPy and of this project begin."""
 
 
