@@ -123,11 +123,41 @@ class ModuleInputError(InputError, TypeError, RuntimeError):
     """The inputs of a call are not the model's; also a `TypeError` and a `RuntimeError`, as for any other module."""
 
 
-class CallError(Onnx2nnError, IndexError, RuntimeError, TypeError, ValueError):
+class CallError(Onnx2nnError):
     """A call of a module failed in one node, which the text names; torch's own error is its cause.
 
-    It is of the classes that torch raises for values, so that who catches these catches it.
+    It is of that error's class too (`like`), so that who catches an IndexError of torch's catches it.
     """
+
+    kind: type[Exception] = Exception
+    """The class of torch's error."""
+
+    @staticmethod
+    def like(kind: type[Exception], text: str) -> CallError:
+        """Returns a CallError that is also an error of a class of torch's, of NumPy's or of Python's."""
+        return _call_error(kind)(text)
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # that of a KeyError is quoted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how a copy is made: a class that `like` made has no name of its own."""
+        if self.kind is Exception:
+            return super().__reduce__()
+        return _copied_like, (self.kind, self.args), self.__dict__
+
+
+_CALL_ERRORS: dict[type[Exception], type[CallError]] = {}
+
+
+def _call_error(kind: type[Exception]) -> type[CallError]:
+    if kind not in _CALL_ERRORS:
+        _CALL_ERRORS[kind] = type("CallError", (CallError, kind), {"__module__": __name__, "kind": kind})
+    return _CALL_ERRORS[kind]
+
+
+def _copied_like(kind: type[Exception], arguments: tuple[object, ...]) -> Onnx2nnError:
+    return _copied(_call_error(kind), arguments)
 
 
 class OperatorError(Onnx2nnError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnx2nn.errors import Onnx2nnError, VerificationError, first_line
+from onnx2nn.errors import CallError, Onnx2nnError, VerificationError, first_line
 from onnx2nn.ground.device_placement import device_of, placed
 from onnx2nn.ground.extras import require
 from onnx2nn.verification.noise import SMALLEST_WEIGHT, growing_changes, moved_bits
@@ -30,9 +30,9 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
     try:
         with torch.no_grad():
             outputs = module(*tensors)
-    except Onnx2nnError:
-        raise
     except Exception as error:  # any error of the module's own run
+        if isinstance(error, Onnx2nnError) and not isinstance(error, CallError):
+            raise
         raise VerificationError(f"The imported module failed: {type(error).__name__}: {first_line(error)}") from error
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 

@@ -5,6 +5,8 @@ Nothing is noted for this at a call, and nothing of it costs time where the call
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -24,6 +26,9 @@ _OF_CALLS = (
 
 _CODE = "<eval_with_key>"
 """How the names of generated programs begin, which are the files of their frames."""
+
+_ASSIGNED = re.compile(r"\s*(\w+)\s*[:=]")
+"""The name of the node at a line of a program: each line is the call of one."""
 
 _PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, np.__file__, Path(__file__).parents[1]))
 """How the files of torch, of what extends it (torchvision), of NumPy and of this project begin."""
@@ -46,7 +51,8 @@ def named(error: Exception) -> Onnx2nnError | None:
         return None
     if isinstance(error, OperatorError):
         return type(error)(f"Node {node}: {error}")
-    return CallError(f"Node {node} cannot be computed. Give inputs for which its operator is defined: {_told(error)}")
+    text = f"Node {node} cannot be computed. Give inputs for which its operator is defined: {_told(error)}"
+    return CallError.like(type(error), text)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -65,11 +71,9 @@ def _node(frame: FrameType, line: int) -> str:
     module = frame.f_locals.get("self")
     if not isinstance(module, fx.GraphModule):
         return ""
-    nodes = list(module.graph.nodes)
-    position = getattr(module, "_lineno_map", {}).get(line - frame.f_code.co_firstlineno)
-    if position is None or position >= len(nodes):
-        return ""
-    _, operator, name = nodes[position].meta.get("onnx", ("", "", ""))
+    assigned = _ASSIGNED.match(linecache.getline(frame.f_code.co_filename, line, frame.f_globals))
+    found = (node for node in module.graph.nodes if assigned is not None and node.name == assigned[1])
+    _, operator, name = next((node.meta.get("onnx", ("", "", "")) for node in found), ("", "", ""))
     return f"{shown_name(name)!r} ({shown_name(operator)})" if operator else ""
 
 
