@@ -31,7 +31,7 @@ def containers_of(module: Any) -> Counter[str]:
     kinds = [type(inner) for name, inner in module.named_modules() if name]
     return Counter(
         blocks=len(tree["blocks"]),
-        lists=kinds.count(nn.ModuleList),
+        lists=kinds.count(nn.ModuleList) + kinds.count(nn.ModuleDict),
         flat=kinds.count(nn.Module),
         calls=tree["calls"],
         inside=tree["inside"],

@@ -639,6 +639,37 @@ def test_a_dictionary_of_modules_is_one(exporter: str, tmp_path: Path) -> None:
     assert "ModuleDict(" in (tmp_path / "source" / "model.py").read_text()
 
 
+class Shifted(nn.Module):
+    """A normalisation with a weight more than torch's has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.shift = nn.Parameter(torch.rand(8) + 0.5), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (8,), self.weight) + self.shift
+
+
+class ShiftedLayers(nn.Module):
+    """Layers after such normalisations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(Shifted(), nn.Linear(8, 8), Shifted())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@both
+def test_a_module_with_a_weight_more_than_the_layer_is_a_block(exporter: str) -> None:
+    original = seeded(ShiftedLayers)
+    module = onnx2nn.load(EXPORTERS[exporter]("shifted", original, _inputs(2), _inputs(3, 7)))
+    assert set(module.state_dict()) == set(original.state_dict())
+    x = torch.randn(3, 4, 8)
+    check_same(run(module.layers[0], (x,)), (original.layers[0](x),), "a block with both weights")
+
+
 class Flat(nn.Module):
     """A model of layers alone."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -171,13 +172,22 @@ class NamedPlacement:
             modules.add(module)
         if issubclass(layer.kind, _WITHOUT_MODE) and any(map(self._passes_on, modules)):
             return False
-        unused = {slot for slot, tensor in layer.state.items() if tensor is None}
-        if any(f"{module}.{slot}" in author.names for module in modules for slot in unused):
-            return False
+        held = {"num_batches_tracked", *(slot for slot, tensor in layer.state.items() if tensor is not None)}
+        if any(not self._slots_of.get(module, held) <= held for module in modules):
+            return False  # torch's layer has no such weight, or the call does not use it
         if len(modules) > 1 or not any("." in slot for slot in layer.state):
             return len(modules) < 2 and modules.isdisjoint(author.outer)
         own = {f"{module}.{slot}" for module in modules for slot in layer.state}
         return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
+
+    @functools.cached_property
+    def _slots_of(self) -> dict[str, set[str]]:
+        """The names of the author's weights in each module, without those of modules inside it."""
+        found: dict[str, set[str]] = {}
+        for name in self.author.names if self.author is not None else ():
+            module, _, slot = name.rpartition(".")
+            found.setdefault(module, set()).add(slot)
+        return found
 
     def _passes_on(self, module: str) -> bool:
         """Returns whether a module gives what the node computes to a module inside it, as no layer of torch does."""
