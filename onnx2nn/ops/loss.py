@@ -6,13 +6,15 @@ from typing import Any
 
 from onnx2nn.optable.registry import op
 
+_REDUCTIONS = ("mean", "sum", "none")
+
 
 def _ignored(ignore_index: int | None) -> dict[str, int]:
     """Returns torch's keyword for a class that is ignored."""
     return {} if ignore_index is None else {"ignore_index": ignore_index}
 
 
-@op("NegativeLogLikelihoodLoss", 12, choices={"reduction": ("mean", "sum", "none")}, buffers=["weight"])
+@op("NegativeLogLikelihoodLoss", 12, choices={"reduction": _REDUCTIONS}, buffers=["weight"])
 def negative_log_likelihood_loss(
     F: Any, input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Any:
@@ -21,7 +23,7 @@ def negative_log_likelihood_loss(
     return F.nn.functional.nll_loss(input, target.long(), weight, reduction=reduction, **options)
 
 
-@op("SoftmaxCrossEntropyLoss", 12, choices={"reduction": ("mean", "sum", "none")}, buffers=["weights"])
+@op("SoftmaxCrossEntropyLoss", 12, choices={"reduction": _REDUCTIONS}, buffers=["weights"])
 def softmax_cross_entropy_loss(
     F: Any,
     scores: Any,

@@ -9,6 +9,8 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.ml import DOMAIN, POST_TRANSFORMS, floats, labels_of, pick, post_transform_of, rows
 from onnx2nn.optable.registry import op
 
+_KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+
 
 def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:
     """Returns the kernel between the rows of `X` and those of `vectors`: `(N, vectors)`.
@@ -31,13 +33,13 @@ def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float]
         return (products * gamma + constant) ** degree
     if kind == "SIGMOID":
         return F.tanh(products * gamma + constant)
-    raise OperatorError(f"kernel_type={kind!r} is none of LINEAR, POLY, RBF, SIGMOID.")
+    raise OperatorError(f"kernel_type={kind!r} is none of {', '.join(_KERNELS)}.")
 
 
 @op(
     "SVMRegressor",
     1,
-    choices={"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS},
+    choices={"kernel_type": _KERNELS, "post_transform": POST_TRANSFORMS},
     domain=DOMAIN,
 )
 def svm_regressor(
@@ -123,7 +125,7 @@ def _coupled(F: Any, decisions: Any, prob_a: Sequence[float], prob_b: Sequence[f
 @op(
     "SVMClassifier",
     1,
-    choices={"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS},
+    choices={"kernel_type": _KERNELS, "post_transform": POST_TRANSFORMS},
     domain=DOMAIN,
 )
 def svm_classifier(
