@@ -199,6 +199,7 @@ def test_rooms_say_what_they_are_for() -> None:
 
 
 NAMED = {
+    "onnx2nn.importing.author_layers": "class names of layers whose weights the file orders in another way",
     "onnx2nn.importing.training": "class names of layers, by which a weight has a role",
     "onnx2nn.importing.trip_counts": "each comparison ends a loop in its own way",
     "onnx2nn.output.ncnn.obstacles": "class names of control_flow's modules",

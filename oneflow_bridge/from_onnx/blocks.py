@@ -40,6 +40,7 @@ def nested(
     parameters: Sequence[str],
     lines: Sequence[Line],
     containers: Set[Path],
+    held: Sequence[str],
     outputs: Sequence[str],
     uses: Set[str],
     required: Set[str],
@@ -51,11 +52,14 @@ def nested(
         parameters: names of the inputs.
         lines: the forward.
         containers: paths of the containers.
+        held: dotted paths of the layers and weights; those that the forward does not read are removed.
         outputs: the expressions of the results.
         uses: the names that these read.
         required: names that are computed though no output needs them.
     """
-    graph = _Graph(module, parameters, _needed(lines, uses, required), containers, outputs, uses)
+    lines = _needed(lines, uses, required)
+    _drop_unread(module, held, [*lines, Line((), " ".join(outputs))])
+    graph = _Graph(module, parameters, lines, containers, outputs, uses)
     found: Regions[Region[Node]] = Regions()
     _Divider(graph, module, found).visit(())
     for path in sorted(found.regions, key=len, reverse=True):
@@ -73,6 +77,20 @@ def _needed(lines: Sequence[Line], uses: Set[str], required: Set[str]) -> list[L
             kept.append(line)
             needed |= line.uses
     return kept[::-1]
+
+
+def _drop_unread(root: ImportedModule, held: Sequence[str], lines: Sequence[Line]) -> None:
+    """Removes the layers and weights that no line reads."""
+    read = {path for line in lines for path in line.members}
+    read |= {path[:end] for path in read for end, letter in enumerate(path) if letter == "."}
+    for path in held:
+        layer, _, name = path.rpartition(".")
+        if path in read or layer in held:
+            continue
+        holder = _module_at(root, tuple(filter(None, layer.split("."))))
+        for members in (holder._modules, holder._parameters, holder._buffers):
+            members.pop(name, None)
+        holder._non_persistent_buffers_set.discard(name)
 
 
 class _Graph:

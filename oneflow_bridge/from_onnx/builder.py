@@ -62,7 +62,7 @@ class FlowBuilder(Builder):
 
     def initializer(self, graph: ir.Graph, value: ir.Value) -> Constant:
         """Returns an initializer as a constant."""
-        return Constant.initializer(value)
+        return self.state.constant(value)
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
         """Returns the inputs of a node as values of this program."""
@@ -160,8 +160,9 @@ class FlowBuilder(Builder):
 
     def _recorder(self, node: ir.Node, inputs: Sequence[Any]) -> Recorder:
         prefix = self.program.prefix(variable_name(node, 0))
-        layers = not any(isinstance(value, Live) and value.fixed for value in inputs)
-        return Recorder(prefix, self.state.sizes, self.state.trials, layers=layers)
+        if any(isinstance(value, Live) and value.fixed for value in inputs):
+            return Recorder(prefix, self.state.sizes, self.state.trials, lambda layer: False)
+        return Recorder(prefix, self.state.sizes, self.state.trials, lambda layer: self.placement.fits(layer, inputs))
 
     def _arguments(self, row: Row, inputs: Sequence[Any], recorder: Recorder, static: Any) -> list[Any]:
         """Returns a node's inputs as its body takes them while it is recorded."""

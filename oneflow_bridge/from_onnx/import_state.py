@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.from_onnx.constants import dtype_of
+from oneflow_bridge.from_onnx.constants import Constant, dtype_of
 from oneflow_bridge.from_onnx.dim import Sizes
+from oneflow_bridge.from_onnx.held import view_of
 from oneflow_bridge.from_onnx.recording import Spec
 from oneflow_bridge.from_onnx.trials import Trials
 from oneflow_bridge.namespace.tensor import Tensor
@@ -38,12 +41,45 @@ class FlowImport(ImportState):
         super().__init__(model, plan)
         self.inputs = inputs
         self.sizes, self.trials = Sizes(), Trials()
+        self._laid_out: dict[Constant, Tensor | None] = {}
+        self._constants: dict[ir.Value, Constant] = {}
         self._weights: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
 
     def shared_weight(self, name: str, tensor: Tensor) -> Tensor:
         """Returns the one tensor that all layers with this weight hold, also where it is transposed."""
-        known = self._weights.setdefault((name, tuple(tensor.shape), tensor.dtype.name), tensor)
+        known = self._weights.setdefault((self._key(name), tuple(tensor.shape), tensor.dtype.name), tensor)
         return known if known is tensor or np.array_equal(known.numpy(), tensor.numpy()) else tensor
+
+    def laid_out(self, weight: Constant) -> Tensor | None:
+        """Returns a weight, or what was computed of it, in its author's layout, which the file may have changed.
+
+        None for a part of a weight.
+        """
+        if weight not in self._laid_out:
+            initializer = self.model.graph.initializers.get(weight.name)
+            stored = self.constant(initializer) if initializer is not None else weight
+            whole = math.prod(stored.shape) == math.prod(weight.shape)
+            same = whole and view_of(stored.value, weight.value) is not None
+            value: Any = stored.value if same else weight.value
+            moved = self.author.moved.get(weight.name) if self.author is not None else None
+            laid = value if moved is None else value.T if moved == "transposed" else value.reshape(-1)
+            self._laid_out[weight] = self.shared_weight(weight.name, laid) if whole else None
+        return self._laid_out[weight]
+
+    def constant(self, value: ir.Value) -> Constant:
+        """Returns an initializer as a constant, the same one in every graph that uses it."""
+        if value not in self._constants:
+            constant = self._constants[value] = Constant.initializer(value)
+            other = self.model.graph.initializers.get(self._key(constant.name))
+            if other is not None and other is not value:
+                constant.tied = self.constant(other)
+        return self._constants[value]
+
+    def _key(self, name: str) -> str:
+        """Returns the one initializer by whose name all tied ones are known."""
+        while self.author is not None and name in self.author.ties:
+            name = self.author.ties[name]
+        return name
 
     def spec(self, value: ir.Value) -> Spec | None:
         """Returns what is known of an input of the model, None where the file gives no shape or no type.

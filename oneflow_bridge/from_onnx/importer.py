@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,6 +19,7 @@ from onnx2nn.importing.inputs import input_dimensions, input_specs
 from onnx2nn.importing.node_facts import Scope
 from onnx2nn.importing.plan import Plan
 from onnx2nn.importing.walk import Walk
+from onnx2nn.provenance.author import Author
 
 
 def import_graph(
@@ -35,7 +37,8 @@ def import_graph(
     """
     state = FlowImport(model, plan, input_dimensions(model, input_shapes or {}))
     graph = model.graph
-    builder, scope = FlowBuilder(state, REGIONS, Program()), Scope()
+    reserved = () if state.author is None else state.author.names
+    builder, scope = FlowBuilder(state, REGIONS, Program(reserved=reserved)), Scope()
     specs = {spec.name: spec for spec in input_specs(model)}
     for value in graph.inputs:
         try:
@@ -49,6 +52,8 @@ def import_graph(
         outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
     state.raise_problems()
     module = builder.writer.finish(outputs)
+    if state.author is not None:
+        _keep_keys(module, state.author)
     module.meta["onnx2nn"] |= {
         "inputs": [value.name for value in graph.inputs],
         "outputs": [value.name for value in graph.outputs],
@@ -58,6 +63,28 @@ def import_graph(
         ],
     }
     return module
+
+
+def _keep_keys(module: ImportedModule, author: Author) -> None:
+    """Registers a tied weight also under its keys that no node uses, unless something stands in such a key's way."""
+    parameters = dict(_parameters(module, ""))
+    for key, other in author.tied_keys(parameters.keys()):
+        *steps, name = key.split(".")
+        holder: Any = module
+        for step in steps:
+            if holder is not None and not hasattr(holder, step):
+                holder.add_module(step, flow.nn.Module())
+            holder = holder._modules.get(step) if holder is not None else None
+        if holder is not None and not hasattr(holder, name):
+            holder.register_parameter(name, parameters[other])
+        parameters[key] = parameters[other]
+
+
+def _parameters(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yields the parameters of a tree by key; a shared one under all its keys, as OneFlow has no option for that."""
+    yield from ((prefix + name, value) for name, value in module._parameters.items() if value is not None)
+    for name, inner in module._modules.items():
+        yield from _parameters(inner, f"{prefix}{name}.")
 
 
 def _shape(state: FlowImport, name: str) -> tuple[int | str, ...] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from oneflow_bridge.from_onnx.blocks import nested
 from oneflow_bridge.from_onnx.constants import Constant
+from oneflow_bridge.from_onnx.held import HeldConstant
 from oneflow_bridge.from_onnx.layers import Layer
 from oneflow_bridge.from_onnx.lines import Line, member
 from oneflow_bridge.from_onnx.module import RESERVED, ImportedModule
@@ -17,7 +18,7 @@ from oneflow_bridge.from_onnx.recording import Call, Traced
 from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow, numpy_dtype
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.ground.naming import Names, identifier
-from onnx2nn.importing.placement import ConstantName
+from onnx2nn.importing.placement import LayerName
 from onnx2nn.optable.registry import name_of
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues
@@ -36,6 +37,7 @@ class Program:
 
     Args:
         parent: the program of the outer graph, for a subgraph; both share parameters of the same weight.
+        reserved: the author's keys, which nothing else gets as its path.
 
     Attributes:
         required: names that are computed though no output needs them, because their lines check sizes.
@@ -43,7 +45,7 @@ class Program:
         scope: the path of the module in which the file says this node is, None where it says nothing.
     """
 
-    def __init__(self, parent: Program | None = None):
+    def __init__(self, parent: Program | None = None, reserved: Iterable[str] = ()):
         self.module = ImportedModule()
         self.parameters: list[str] = []
         self.lines: list[Line] = []
@@ -52,10 +54,12 @@ class Program:
         self.scope: tuple[str, ...] | None = None
         self._containers: set[tuple[str, ...]] = {()}
         self._paths = Names(_TAKEN)
+        self._paths.reserve(reserved)
         self._taken: set[str] = set(RESERVED)
         self._stems: set[str] = set()
         self._prefixes: set[str] = set()
-        self._held: dict[Any, str] = {}
+        self._registered: dict[Any, str] = {}
+        self._string_arrays: dict[int, str] = {}
         self._layers: dict[Any, str] = {}
         self._keep: list[Any] = []
         self._shared: dict[int, Any] = parent._shared if parent is not None else {}
@@ -88,16 +92,17 @@ class Program:
             self._keep_shared.append(tensor.value)
         return self._shared[key]
 
-    def add_call(self, call: Call, path_of: Callable[[Tensor], ConstantName], layer: list[str]) -> None:
+    def add_call(self, call: Call, path_of: Callable[[Tensor], HeldConstant], layer: LayerName | None) -> None:
         """Adds a recorded call.
 
         Args:
             call: the call.
-            path_of: returns the path of a constant, and whether it is a parameter or a buffer.
+            path_of: returns how the module holds a constant.
             layer: the path of its layer, if a layer replaces it.
         """
         uses: set[str] = set()
         if call.layer is not None:
+            assert layer is not None
             path = self._layer(call.layer, layer)
             inputs = [self.argument(value, uses, path_of) for value in call.layer.inputs]
             if call.layer.index_limit is not None:
@@ -132,7 +137,7 @@ class Program:
     def _add(self, results: Any, text: str, uses: set[str], module: str = "", *, numbers: bool = False) -> None:
         self.lines.append(Line(results, text, uses, self.comment, self.scope, module, numbers))
 
-    def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], ConstantName]) -> str:
+    def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], HeldConstant]) -> str:
         """Returns the source of an argument; adds the names that it reads to `uses`."""
         if isinstance(value, Traced):
             uses.add(value.name)
@@ -163,42 +168,61 @@ class Program:
             raise TypeError(f"a {type(value).__name__} among the arguments of a recorded call")
         return repr(value)
 
-    def held(self, tensor: Tensor, path_of: Callable[[Tensor], ConstantName]) -> str:
+    def held(self, tensor: Tensor, path_of: Callable[[Tensor], HeldConstant]) -> str:
         """Returns the source that reads a constant, which becomes a parameter or buffer of the module."""
-        key = id(tensor.value)
-        if key not in self._held:
-            place = path_of(tensor)
-            path = self._paths.claim(place.steps)
-            holder, last = self._container(path)
-            if place.trainable and tensor.is_floating_point():
-                holder.register_parameter(last, self.parameter(tensor))
-            else:
-                holder.register_buffer(last, tensor.value, persistent=place.persistent)
-            self._keep.append(tensor.value)
-            self._held[key] = path
-        source = member(self._held[key])
+        held = path_of(tensor)
+        path, view = self._path_of(held), held.view
         emulated = NATIVE[tensor.value.dtype] is not tensor.dtype
-        return f"F.Tensor({source}, F.{tensor.dtype.name})" if emulated else f"wrap({source})"
+        return (f"F.Tensor({member(path)}, F.{tensor.dtype.name})" if emulated else f"wrap({member(path)})") + view
+
+    def _path_of(self, held: HeldConstant) -> str:
+        """Returns the path of a parameter or buffer, which is registered at its first use."""
+        name, tensor = held.name, held.tensor
+        key = id(tensor.value), *(name.steps if name.own else ())
+        if key not in self._registered:
+            self._keep.append(tensor.value)
+            value = self.parameter(tensor) if name.trainable and tensor.is_floating_point() else None
+            path = ".".join(name.steps)
+            if value is None or not name.own or not self._is_in_layer(path, value):
+                path = self._paths.claim(name.steps, own=name.own)
+                holder, last = self._container(path)
+                if value is None:
+                    holder.register_buffer(last, tensor.value, persistent=name.persistent)
+                else:
+                    holder.register_parameter(last, value)
+            self._registered[key] = path
+        return self._registered[key]
+
+    def _is_in_layer(self, path: str, parameter: Any) -> bool:
+        """Returns whether a layer holds a parameter under this path."""
+        layer, _, slot = path.rpartition(".")
+        if not self.has_layer(layer):
+            return False
+        holder, last = self._container(layer)
+        return holder._modules[last]._parameters.get(slot) is parameter
 
     def _strings(self, array: np.ndarray[Any, Any]) -> str:
-        if id(array) not in self._held:
+        if id(array) not in self._string_arrays:
             path = self._paths.claim(["strings"])
             setattr(self.module, path, array)
             self._keep.append(array)
-            self._held[id(array)] = path
-        return member(self._held[id(array)])
+            self._string_arrays[id(array)] = path
+        return member(self._string_arrays[id(array)])
 
     def has_layer(self, path: str) -> bool:
         """Returns whether the module tree has a layer at this path."""
         return path in self._layers.values()
 
-    def _layer(self, layer: Layer, name: list[str]) -> str:
+    def _layer(self, layer: Layer, name: LayerName) -> str:
         state = tuple((key, None if tensor is None else id(tensor.value)) for key, tensor in layer.state.items())
-        key = (layer.kind, repr(layer.config), state)
+        key = (layer.kind, repr(layer.config), state, *(name.steps if name.own else ()))
         if not layer.state or key not in self._layers:
-            path = self._paths.claim(name)
+            path = self._paths.claim(name.steps, own=name.own, module=True)
             holder, last = self._container(path)
-            holder.add_module(last, layer.build(self.parameter))
+            module = layer.build(self.parameter)
+            if last in holder._modules:
+                _keep_members(holder._modules[last], module)
+            holder.add_module(last, module)
             self._keep += [None if tensor is None else tensor.value for tensor in layer.state.values()]
             self._layers[key] = path
         return self._layers[key]
@@ -215,8 +239,21 @@ class Program:
 
     def finish(self, outputs: Sequence[str], uses: set[str]) -> ImportedModule:
         """Returns the module whose forward returns `outputs`, which read the names `uses`."""
-        nested(self.module, self.parameters, self.lines, self._containers, outputs, uses, self.required)
+        held = [*self._layers.values(), *self._registered.values()]
+        nested(self.module, self.parameters, self.lines, self._containers, held, outputs, uses, self.required)
         return self.module.eval()
+
+
+def _keep_members(container: Any, layer: Any) -> None:
+    """Gives a layer what a container in its place holds, but for the weights that are its own."""
+    for before, now in (
+        (container._parameters, layer._parameters),
+        (container._buffers, layer._buffers),
+        (container._modules, layer._modules),
+    ):
+        for name, value in before.items():
+            now.setdefault(name, value)
+    layer._non_persistent_buffers_set |= container._non_persistent_buffers_set
 
 
 def _stem(name: str) -> str:
@@ -239,7 +276,7 @@ def _expression(call: Call, args: Sequence[str], kwargs: Sequence[str]) -> str:
 _INLINED = {"add", "sub", "mul", "truediv", "pow", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
-def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tuple[Any, ...]:
+def _inline_scalars(call: Call, path_of: Callable[[Tensor], HeldConstant]) -> tuple[Any, ...]:
     """Returns the arguments of a call, with a constant of one element beside a tensor as an equal Python number."""
     traced = [value for value in call.args if isinstance(value, Traced)]
     if call.kind != "operator" or call.target not in _INLINED or len(traced) != 1:
@@ -248,7 +285,7 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tu
 
     def plain(value: Any) -> Any:
         fits = isinstance(value, Tensor) and value.numel() == 1 and value.ndim <= other.ndim
-        if not fits or value.dtype is not other.dtype or path_of(value).trainable:
+        if not fits or value.dtype is not other.dtype or path_of(value).name.trainable:
             return value
         if value.dtype.name not in ("float32", "float64", "int64", "int32"):
             return value

@@ -221,14 +221,14 @@ class Recorder:
         prefix: prefix of the names of results; a number follows.
         sizes: what is known of sizes.
         trials: runs calls for the types of their results.
-        layers: whether calls with constant weights become layers.
+        fits: returns whether a layer may replace a call with constant weights.
 
     Attributes:
         calls: the calls.
     """
 
-    def __init__(self, prefix: str, sizes: Sizes, trials: Trials, layers: bool = True):
-        self.prefix, self.sizes, self.trials, self.layers = prefix, sizes, trials, layers
+    def __init__(self, prefix: str, sizes: Sizes, trials: Trials, fits: Callable[[Layer], bool] = lambda layer: True):
+        self.prefix, self.sizes, self.trials, self._fits = prefix, sizes, trials, fits
         self.calls: list[Call] = []
         self.count = 0
         self.F = RecordingNames(self, "", namespace)
@@ -241,7 +241,9 @@ class Recorder:
             Exception: it fails whatever the values of its inputs are.
         """
         name = target.rsplit(".", 1)[-1]
-        layer = layer_for(name, args, kwargs) if self.layers and kind != "method" else None
+        layer = layer_for(name, args, kwargs) if kind != "method" else None
+        if layer is not None and not self._fits(layer):
+            layer = None
         symbols = symbols_in((args, kwargs))
         shapes = self._shapes(target if target in RULES else name, args, kwargs) if symbols else None
         result, point = self.trials.run(function, args, kwargs, symbols, self.sizes.facts, shapes)

@@ -64,11 +64,12 @@ class Writer:
 
     def call(self, call: Call, inputs: Sequence[Any]) -> None:
         """Adds a recorded call of the body of a node that has `inputs`."""
-        layer: list[str] = []
+        layer = None
         if call.layer is not None:
             layer = self.placement.layer(call.layer, inputs)
-            state = {slot: self.placement.shared_weight(tensor, inputs) for slot, tensor in call.layer.state.items()}
-            call = dataclasses.replace(call, layer=dataclasses.replace(call.layer, state=state))
+            call = dataclasses.replace(call, layer=self.placement.described(call.layer, inputs))
+        else:
+            self.placement.note((*call.args, *call.kwargs.values()), inputs)
         self.program.add_call(call, self.placement.constant, layer)
 
     def operator(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], known: Any) -> Any:
@@ -123,7 +124,8 @@ class Writer:
             name = row.input_name(position)
             floating = value.kind.is_floating_point()
             sizes = not floating or (not value.weight and any(map(is_numbers, inputs)))
-            short = literal(value) if sizes or name in row.static or name in row.numbers else None
+            plain = (sizes or name in row.numbers) and not self.placement.is_author_key(value.name)
+            short = literal(value) if plain or name in row.static else None
             if short is not None:
                 return self.program.argument(short, uses, self.placement.constant)
         return self.source(value, uses)

@@ -201,13 +201,11 @@ def _keep_keys(module: nn.Module, author: Author) -> None:
     if not author.ties:
         return
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    ties = [*author.ties.items(), *((other, key) for key, other in author.ties.items())]
-    while lacking := [(key, other) for key, other in ties if key not in parameters and other in parameters]:
-        for key, other in lacking:
-            if has_room(module, key):
-                holder, name = container(module, key)
-                holder.register_parameter(name, parameters[other])
-            parameters[key] = parameters[other]
+    for key, other in author.tied_keys(parameters.keys()):
+        if has_room(module, key):
+            holder, name = container(module, key)
+            holder.register_parameter(name, parameters[other])
+        parameters[key] = parameters[other]
 
 
 def _settled(specs: Mapping[fx.Node, Spec], facts: Facts) -> Mapping[fx.Node, Spec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from onnx2nn.provenance.exporter_metadata import State
@@ -48,6 +49,18 @@ class Author:
         if self._complete:
             return False
         return self.computed is None or any(self.states[key].parameter for key in self.computed.get(name, ()))
+
+    def tied_keys(self, held: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yields the keys of tied weights that no node uses, each with a key of the same weight that is known by then.
+
+        Args:
+            held: the keys of the module.
+        """
+        known = set(held)
+        ties = [*self.ties.items(), *((other, key) for key, other in self.ties.items())]
+        while lacking := [(key, other) for key, other in ties if key not in known and other in known]:
+            yield from lacking
+            known.update(key for key, _ in lacking)
 
     @functools.cached_property
     def outer(self) -> frozenset[str]:

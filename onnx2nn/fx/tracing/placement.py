@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,20 +16,13 @@ from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tracing.layers import Layer
 from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.ground.naming import is_generated, split_path, without_call_number
+from onnx2nn.importing.author_layers import AuthorLayers, HeldWeights
 from onnx2nn.importing.control_flow import module_path
 from onnx2nn.importing.node_facts import node_name
-from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name
+from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name
 from onnx2nn.provenance.author import Author
-from onnx2nn.provenance.exporter_metadata import SCOPES, Place, call_name, padding_index, place_of, source_of
+from onnx2nn.provenance.exporter_metadata import SCOPES, call_name, padding_index, place_of, source_of
 from onnx2nn.searches import SEARCHES
-
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
-"""Where a word begins in the name of a class."""
-
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_WITHOUT_MODE = (nn.Linear, *_CONVOLUTIONS)
-"""Layers that a function of their weights replaces, in training too."""
 
 _OF_GRAPHS: tuple[Callable[..., Any], ...] = (*CONTROL_FLOW, *SEARCHES)
 """The modules that run the graphs of a node."""
@@ -63,6 +54,7 @@ class NamedPlacement:
         self.author, self.weights, self.origins, self.at = author, weights, origins, at
         self.prefix, self.outer, self.called_by_torch = prefix, outer, called_by_torch
         self._fixed: dict[fx.Node, bool] = {}
+        self._layers = AuthorLayers(author)
 
     def inline(self, tensor: torch.Tensor) -> bool:
         """Returns whether a constant may be written as a number: it is no weight, or its name is generated."""
@@ -103,31 +95,17 @@ class NamedPlacement:
 
     def layer(self, layer: Layer) -> LayerName:
         """Returns the path of a layer."""
-        node, author = self.at.node, self.author
+        node = self.at.node
         assert node is not None
-        names = [origin.name for tensor in layer.state.values() if (origin := self.origins.find(tensor)) is not None]
-        place = place_of(node) if author is not None else None
-        if author is not None:
-            here = [f"{place.path}.{slot}" for slot in layer.state] if place is not None else []
-            keys = [key for key in here if author.ties.get(key) in names]  # of a layer that several modules share
-            keys += [name for name in names if name in author.names]
-            keys += here
-            own = next((key for key in keys if key in author.names or key in author.states), None)
-            if own is not None:
-                return LayerName(self._steps(own)[:-1], own=True)
-        if place is not None and place.path and (not names or self._holds_others(place)):
-            return LayerName(self._path_in(place, layer))
-        weight = self.origins.find(layer.state.get("weight"))
-        return layer_name(node, self.at.step, weight.name if weight is not None else "")
+        name = self._layers.name(node, self.at.step, self._held(layer))
+        return name._replace(steps=self._steps(".".join(name.steps))) if name.own else name
 
-    def _path_in(self, place: Place, layer: Layer) -> list[str]:
-        """Returns the path of a layer without an author's weight: its place, or one inside where that holds others."""
-        path = split_path(place.path)
-        return [*path, _WORD.sub("_", layer.kind.__name__).lower()] if self._holds_others(place) else path
-
-    def _holds_others(self, place: Place) -> bool:
-        """Returns whether the author's keys have the path of a place as that of a module around layers."""
-        return self.author is not None and any(key.startswith(f"{place.path}.") for key in self.author.names)
+    def _held(self, layer: Layer) -> HeldWeights:
+        """Returns the weights of a layer, with the constants that they come from."""
+        held = {slot: tensor for slot, tensor in layer.state.items() if tensor is not None}
+        origins = {slot: self.origins.find(tensor) for slot, tensor in held.items()}
+        rearranged = [slot for slot, tensor in held.items() if self.base(tensor) is not tensor]
+        return HeldWeights(layer.kind.__name__, layer.state, origins, rearranged)
 
     def of_graphs(self, node: ir.Node) -> list[str]:
         """Returns the path of the module that runs a node's graphs, such as the branches of an If.
@@ -154,80 +132,7 @@ class NamedPlacement:
             return False  # a lookup by a constant index table is no layer of the author's
         if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
             return False  # its forward writes to the module, which torch.cond and similar operators refuse
-        author = self.author
-        if author is None:
-            return True
-        if self._is_computed(layer, author) or self._is_table(layer, author):
-            return False
-        modules = set()
-        for slot, tensor in layer.state.items():
-            origin = self.origins.find(tensor)
-            if origin is None or origin.name not in author.names:
-                continue
-            if self.outer:
-                return False
-            module = origin.name.removesuffix(f".{slot}")
-            if module == origin.name or (tensor is not None and self.base(tensor) is not tensor):
-                return False
-            modules.add(module)
-        if issubclass(layer.kind, _WITHOUT_MODE) and any(map(self._passes_on, modules)):
-            return False
-        held = {"num_batches_tracked", *(slot for slot, tensor in layer.state.items() if tensor is not None)}
-        if any(not self._slots_of.get(module, held) <= held for module in modules):
-            return False  # torch's layer has no such weight, or the call does not use it
-        if len(modules) > 1 or not any("." in slot for slot in layer.state):
-            return len(modules) < 2 and modules.isdisjoint(author.outer)
-        own = {f"{module}.{slot}" for module in modules for slot in layer.state}
-        return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
-
-    @functools.cached_property
-    def _slots_of(self) -> dict[str, set[str]]:
-        """The names of the author's weights in each module, without those of modules inside it."""
-        found: dict[str, set[str]] = {}
-        for name in self.author.names if self.author is not None else ():
-            module, _, slot = name.rpartition(".")
-            found.setdefault(module, set()).add(slot)
-        return found
-
-    def _passes_on(self, module: str) -> bool:
-        """Returns whether a module gives what the node computes to a module inside it, as no layer of torch does."""
-        uses = [use.node for output in self.at.node.outputs for use in output.uses()] if self.at.node else []
-        places = [place for place in map(place_of, uses) if place is not None]
-        return any(place.path.startswith(f"{module}.") for place in places)
-
-    def _is_computed(self, layer: Layer, author: Author) -> bool:
-        """Returns whether a layer would hold a tensor that the exporter computed from a weight, under the weight's key.
-
-        The layer's path comes from its node. Therefore `1 + weight` (Gemma's normalisation) would get the key
-        `norm.weight`.
-        """
-        node = self.at.node
-        if node is None or issubclass(layer.kind, nn.RNNBase):
-            return False  # the file reorders the weights, and the layer has the author's order again
-        place = place_of(node)
-        origins = {slot: self.origins.find(tensor) for slot, tensor in layer.state.items() if tensor is not None}
-        keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
-        modules = {key.removesuffix(f".{slot}") for slot, key in keys.items()}
-        path = min(modules) if modules else place.path if place is not None else ""
-        known = author.states if author.listed else author.names
-        for slot in (origins.keys() - keys) if path else ():
-            if f"{path}.{slot}" in known:
-                return True
-            numbered = slot == "weight" and getattr(origins[slot], "weight", False) and not author.listed
-            if numbered and node.op_type not in ("MatMul", "Linear"):
-                return True
-        return False
-
-    def _is_table(self, layer: Layer, author: Author) -> bool:
-        """Returns whether a layer would be the lookup of a table that is no weight, in a module that is no embedding.
-
-        An author's `anchors[best]` is an expression; as a layer it would have a key that the author's weights lack.
-        """
-        if layer.kind is not nn.Embedding or self.at.node is None:
-            return False
-        place, origin = place_of(self.at.node), self.origins.find(layer.state["weight"])
-        named = origin is not None and origin.name in author.names
-        return place is not None and not named and (not place.path or self._holds_others(place))
+        return self._layers.fits(self.at.node, self._held(layer), outer=self.outer)
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""

@@ -1,0 +1,37 @@
+"""How a module holds a constant, and how the constant is read from what it holds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oneflow_bridge.namespace.tensor import Tensor
+from onnx2nn.importing.placement import ConstantName
+
+
+class HeldConstant(NamedTuple):
+    """A constant in a module.
+
+    Attributes:
+        name: its path, and whether it is a parameter or a buffer.
+        tensor: what is held: the author's weight, where the constant is another layout of one.
+        view: the source behind it that makes the constant of it (`".T"`), `""` where they are the same.
+    """
+
+    name: ConstantName
+    tensor: Tensor
+    view: str = ""
+
+
+def view_of(laid: Tensor, tensor: Tensor) -> str | None:
+    """Returns the source behind `laid` that makes `tensor` of it, `""` for equal ones; None where none does."""
+    if laid.value is tensor.value:
+        return ""
+    if laid.numel() != tensor.numel() or laid.dtype is not tensor.dtype:
+        return None
+    ours, theirs = laid.numpy(), tensor.numpy()
+    if ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes():
+        return ""
+    if ours.ndim == 2 and ours.T.shape == theirs.shape and ours.T.tobytes() == theirs.tobytes():
+        return ".T"
+    flat = ours.tobytes() == theirs.tobytes()
+    return f".reshape({', '.join(map(str, theirs.shape))})" if flat else None
