@@ -113,6 +113,10 @@ MODULES: dict[str, tuple[Callable[[bool], nn.Module], torch.Tensor, dict[int, st
 }
 
 
+SYMMETRIC = frozenset({"second.weight", "feed.2.weight", "mix"})
+"""Weights whose values do not tell which way round they are, as those that begin as zeros or identities."""
+
+
 def filled(build: Callable[[bool], nn.Module], dynamo: bool, seed: int) -> nn.Module:
     """Returns a module in evaluation mode, every weight and statistic random."""
     torch.manual_seed(seed)
@@ -120,6 +124,8 @@ def filled(build: Callable[[bool], nn.Module], dynamo: bool, seed: int) -> nn.Mo
     for name, value in module.state_dict().items():
         if value.is_floating_point():
             value.copy_(torch.rand_like(value) + 0.5 if name.endswith("running_var") else torch.randn_like(value) / 2)
+            if name in SYMMETRIC and not seed:
+                value.copy_((value + value.T) / 2)
     return module
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oneflow_bridge.from_onnx.constants import Constant
-from oneflow_bridge.from_onnx.held import HeldConstant, view_of
+from oneflow_bridge.from_onnx.held import HeldConstant, same_order, view_of
 from oneflow_bridge.from_onnx.import_state import FlowImport
 from oneflow_bridge.from_onnx.layers import Layer
 from oneflow_bridge.from_onnx.program import Program
@@ -106,7 +106,7 @@ class Placement:
         if laid is None or laid.dtype is not tensor.dtype or laid.numel() != tensor.numel():
             return False  # it is computed from the weight
         view = view_of(laid, tensor)
-        return laid.shape != tensor.shape if view is None else bool(view)
+        return (laid.shape != tensor.shape or not same_order(laid, tensor)) if view is None else bool(view)
 
     def is_author_key(self, name: str) -> bool:
         """Returns whether a constant's name is the author's key of a weight."""
