@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
@@ -149,7 +149,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
-    terms, output = _einsum_terms(equation.replace(" ", ""), operands)
+    terms, output = einsum_terms(equation, [x.ndim for x in operands])
     parts = [_einsum_term(x, term) for x, term in zip(operands, terms, strict=True)]
     while len(parts) > 1:
         (x, a), (y, b) = parts.pop(0), parts.pop(0)
@@ -164,18 +164,22 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return permute(x, [kept.index(letter) for letter in output])
 
 
-def _einsum_terms(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[list[str]], list[str]]:
-    """The index names of each operand and of the result; the dims of an ellipsis are numbered from the last."""
-    inputs, arrow, output = equation.partition("->")
+def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """The index names of each operand and of the result; the dims of an ellipsis are numbered from the last.
+
+    Raises:
+        OperatorError: the equation does not fit operands of these ranks.
+    """
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    if len(terms) != len(operands):
-        raise OperatorError(f"einsum {equation!r} of {len(operands)} operands.")
+    if len(terms) != len(ranks):
+        raise OperatorError(f"einsum {equation!r} of {len(ranks)} operands.")
     named = []
-    for term, x in zip(terms, operands, strict=True):
+    for term, rank in zip(terms, ranks, strict=True):
         before, dots, after = term.partition("...")
-        hidden = x.ndim - len(before) - len(after)
+        hidden = rank - len(before) - len(after)
         if hidden < 0 or (hidden and not dots):
-            raise OperatorError(f"einsum {equation!r}: operand of rank {x.ndim} for {term!r}.")
+            raise OperatorError(f"einsum {equation!r}: operand of rank {rank} for {term!r}.")
         named.append([*before, *(f"...{i}" for i in range(hidden, 0, -1)), *after])
     widest = max(
         (sorted((n for n in term if n.startswith("...")), key=lambda n: -int(n[3:])) for term in named), key=len

@@ -27,6 +27,7 @@ SHAPES = {
     "line": (N, 4, M),
     "flat": (M,),
     "row": (1, N, 4),
+    "grid": (N, M, 3, 2),
 }
 WEIGHTS = {"w": (4, 6), "kernel": (8, 2, 3, 1), "up": (4, 2, 3, 1), "table": (10, 6), "bias": (6,)}
 
@@ -48,6 +49,11 @@ flat.expand(n, m) | x.repeat(2, 1, 3) | F.cat([x, square], 1) | F.cat([x, x], 2)
 x.split([1, 3], 1) | x.split(3, 1) | x.chunk(3, 1) | x.unbind(1) | x.select(1, 2) | x.narrow(1, 1, 2)
 x[:, 1] | x[:, :4] | x[..., 1:] | x[:, None] | x[:, 1:3, ::2] | x[:, :, -3:] | x[2:, :, :m] | x[:, :, m - 1:]
 x[..., :-2]
+x.movedim(1, -1) | F.movedim(x, (0, 2), (2, 0)) | x.unflatten(1, (2, -1))
+x.unflatten(2, (m, 1)) | image.unflatten(2, [5, 6])
+F.einsum("bcm,cm->bm", x, y) | F.einsum("...cm,...cm->...", x, square) | F.einsum("bcm,bcm", x, x)
+F.einsum("i...i->...", row) | F.einsum("bcm,cd->bdm", x, w) | F.nn.functional.glu(x, 1) | F.nn.functional.glu(image, 2)
+F.nn.functional.grid_sample(image, grid, "bilinear", "zeros", False)
 F.zeros([n, 3]) | F.full((m,), 2.0) | F.arange(n) | F.arange(1, m, 2) | F.ones_like(x) | F.tril(x)
 F.lstm(line.transpose(1, 2), [F.zeros([1, m, 5])] * 2, cell, False, 1, 0.0, False, False, False)
 """

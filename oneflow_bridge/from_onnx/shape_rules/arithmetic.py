@@ -15,6 +15,9 @@ from oneflow_bridge.from_onnx.shape_rules.rule import (
     shape_of,
     size_of,
 )
+from oneflow_bridge.namespace.linalg import einsum_terms
+from onnx2nn.sizes import selection
+from onnx2nn.sizes.expression import Number
 
 _SAME = (
     "abs absolute acos acosh asin asinh atan atanh bitwise_not celu ceil clone contiguous cos cosh cummax cummin "
@@ -124,3 +127,16 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Shape:
 @rule("addmm", "baddbmm")
 def _addmm(x: Any, a: Any, b: Any, **_: Any) -> Shape:
     return _matmul(a, b)
+
+
+@rule("einsum")
+def _einsum(equation: str, *operands: Any) -> Shape:
+    """Law: an index has one size in all operands, but for those of size 1, which are repeated."""
+    values = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    shapes = [shape_of(value) for value in values]
+    terms, output = einsum_terms(equation, [len(shape) for shape in shapes])
+    sizes: dict[str, list[Number]] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for name, size in zip(term, shape, strict=True):
+            sizes.setdefault(name, []).append(size)
+    return tuple(selection.broadcast(*sizes[name]) for name in output)

@@ -276,3 +276,11 @@ def _unflatten(x: Any, dim: Any, sizes: Any) -> Shape:
     if any(isinstance(size, int) and size == -1 for size in sizes):
         raise Uncovered
     return put(shape, axis_of(dim, len(shape)), *map(size_of, sizes))
+
+
+@rule("movedim", "moveaxis")
+def _movedim(x: Any, source: Any, destination: Any) -> Shape:
+    shape = shape_of(x)
+    placed = dict(zip(axes_of(destination, len(shape)), axes_of(source, len(shape)), strict=True))
+    rest = iter(axis for axis in range(len(shape)) if axis not in placed.values())
+    return tuple(shape[placed[axis] if axis in placed else next(rest)] for axis in range(len(shape)))

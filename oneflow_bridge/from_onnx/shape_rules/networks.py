@@ -9,9 +9,11 @@ from oneflow_bridge.from_onnx.dim import unknown_size
 from oneflow_bridge.from_onnx.shape_rules.rule import (
     Shape,
     Uncovered,
+    axis_of,
     broadcast,
     number_of,
     per_axis,
+    put,
     rule,
     shape_of,
     size_of,
@@ -149,3 +151,15 @@ def _pixel_shuffle(x: Any, factor: int) -> Shape:
 def _pixel_unshuffle(x: Any, factor: int) -> Shape:
     *front, channels, height, width = shape_of(x)
     return (*front, channels * factor * factor, height // factor, width // factor)
+
+
+@rule("glu")
+def _glu(x: Any, dim: Any = -1) -> Shape:
+    shape = shape_of(x)
+    axis = axis_of(dim, len(shape))
+    return put(shape, axis, shape[axis] // 2)
+
+
+@rule("grid_sample")
+def _grid_sample(x: Any, grid: Any, *_: Any, **__: Any) -> Shape:
+    return (*shape_of(x)[:2], *shape_of(grid)[1:-1])
