@@ -39,6 +39,9 @@ EXTERNAL_DATA_BYTES = 1 << 30
 _WIDENINGS = 6
 """How often larger examples are made where a trace holds for small sizes only."""
 
+_NO_STACK_TRACES = "do_not_emit_stack_traces"
+"""The switch by which torch's tracers note no lines of Python."""
+
 
 def export_onnx(
     module: torch.nn.Module,
@@ -146,7 +149,7 @@ def _holds_one_side(module: Any, run: Run) -> bool:
     return bool(one_sided(module, single_branches(sample, inputs_for(module, run[0]))))
 
 
-@timed("tracing")
+@timed("checks of the trace")
 def _export(
     module: Any,
     path: Path,
@@ -177,7 +180,7 @@ def _export(
     ]
     try:
         pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
-        with quiet(), torch.no_grad(), pools:
+        with timed("torch.onnx.export"), quiet(), torch.no_grad(), pools, _without_stack_traces():
             program = torch.onnx.export(
                 _traceable(_sample(module)),
                 tuple(tensors),
@@ -217,6 +220,22 @@ def _export(
     count = sum(1 for _ in program.model.graph)
     told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
     return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
+
+
+@contextlib.contextmanager
+def _without_stack_traces() -> Iterator[None]:
+    """Spares torch the notes which Python lines made each call of its traces.
+
+    They take a fifth of the time of an export, and are lines of torch and of this project, which no file of ours keeps.
+    """
+    from torch.fx import config
+
+    before = getattr(config, _NO_STACK_TRACES, False)  # torch 2.11 has no such switch, and does not look at it
+    setattr(config, _NO_STACK_TRACES, True)
+    try:
+        yield
+    finally:
+        setattr(config, _NO_STACK_TRACES, before)
 
 
 def _check_outputs(values: Sequence[Any], names: Sequence[str]) -> None:
