@@ -26,7 +26,7 @@ from tests.onnxnode import model_of, revisions
 
 QUANTISED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv",
-    "QLinearMatMul",
+    "QLinearMatMul", "QLinearAdd", "QGemm",
 }  # fmt: skip
 
 
@@ -63,6 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "per_channel": True,
     },
     "operators": {"quant_format": quantization.QuantFormat.QOperator, "op_types_to_quantize": ["Conv", "MatMul"]},
+    "all operators": {"quant_format": quantization.QuantFormat.QOperator},
     "dynamic": {},
 }
 
@@ -139,6 +140,34 @@ def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
     again = tmp_path / "again.onnx"
     assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again)
     assert "MatMulNBits" in [node.op_type for node in onnx.load(again).graph.node]
+
+
+_OF_ONNXRUNTIME = (
+    "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearConv", "QLinearGlobalAveragePool",
+    "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", _OF_ONNXRUNTIME)
+def test_operators_of_onnxruntime_stay_as_they_are(operator: str, tmp_path: Path) -> None:
+    """Its kernels compute them again, with the results of the original file, to the bit."""
+    case = next(case for case in quantized.CASES if case.operator == operator)
+    model, feeds = model_of(case, revisions(case)[-1])
+    path, again = tmp_path / "original.onnx", tmp_path / "again.onnx"
+    onnx.save(model, path)
+    assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again, example_inputs=[*feeds.values()])
+    assert [(node.domain, node.op_type) for node in onnx.load(again).graph.node] == [("com.microsoft", operator)]
+    results = [onnxruntime.InferenceSession(str(file)).run(None, feeds) for file in (path, again)]
+    assert all(np.array_equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_an_operator_of_onnxruntime_without_a_zero_point_is_arithmetic(tmp_path: Path) -> None:
+    """Its schema allows none, but it refuses a sum without, and ends the process for a sigmoid."""
+    (case,) = [case for case in quantized.CASES if case.operator == "QLinearAdd" and case.note == "no zero points"]
+    model, feeds = model_of(case, revisions(case)[-1])
+    again = tmp_path / "again.onnx"
+    assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again, example_inputs=[*feeds.values()])
+    assert not any(node.domain for node in onnx.load(again).graph.node)
 
 
 _UNKNOWN = ("MatMulNBitsMlp", "MatMulNBitsQkv")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -28,7 +29,14 @@ def is_packed(row: Row, inputs: Sequence[Any], given: Mapping[str, Any]) -> bool
     """
     if "runs_packed" not in row.traits or not given.keys() - row.attributes.keys() <= _FOUND_AGAIN:
         return False
+    if row.operator.startswith("QLinear") and _lacks_zero_point(row, inputs):
+        return False  # which ONNX Runtime's schema allows: it then refuses the file, or ends the process
     return all(value is None or isinstance(value, torch.Tensor) for value in inputs)
+
+
+def _lacks_zero_point(row: Row, inputs: Sequence[Any]) -> bool:
+    named = zip_longest(row.inputs, inputs)
+    return any(value is None and name is not None and name.endswith("zero_point") for name, value in named)
 
 
 def write_packed(row: Row, function: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

@@ -57,7 +57,25 @@ def _whole(F: Any, x: Any, zero_point: Any) -> Any:
     return quantize.shifted(F, x.to(F.float32), zero_point)
 
 
-@op("QLinearAdd", 1, domain=MICROSOFT, float_form=FloatForm("Add"))
+def _results_of_elements(F: Any, A: Any, _s: Any, _z: Any, B: Any, *_: Any) -> Any:
+    if A.ndim != B.ndim or not all((a == b) is True for a, b in zip(A.shape, B.shape, strict=True)):
+        raise NeedsValues("the shape of operands that are broadcast")
+    return [(A.shape, A.dtype)]
+
+
+def _results_of_function(F: Any, X: Any, *_: Any, **__: Any) -> Any:
+    return [(X.shape, X.dtype)]
+
+
+@op(
+    "QLinearAdd",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_elements,
+    traits=["runs_packed"],
+    float_form=FloatForm("Add"),
+)
 def qlinear_add(
     F: Any,
     A: Any,
@@ -73,7 +91,15 @@ def qlinear_add(
     return _shifted_and_rounded(F, total, C_zero_point, A)
 
 
-@op("QLinearMul", 1, domain=MICROSOFT, float_form=FloatForm("Mul"))
+@op(
+    "QLinearMul",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_elements,
+    traits=["runs_packed"],
+    float_form=FloatForm("Mul"),
+)
 def qlinear_mul(
     F: Any,
     A: Any,
@@ -89,7 +115,7 @@ def qlinear_mul(
     return _shifted_and_rounded(F, product * (A_scale * B_scale / C_scale), C_zero_point, A)
 
 
-@op("QLinearWhere", 1, domain=MICROSOFT)
+@op("QLinearWhere", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
 def qlinear_where(
     F: Any,
     condition: Any,
@@ -106,7 +132,14 @@ def qlinear_where(
     return _quantized(F, chosen, z_scale, z_zero_point, X)
 
 
-@op("QLinearConcat", 1, domain=MICROSOFT)
+def _results_of_concat(F: Any, _s: Any, _z: Any, *inputs: Any, axis: int) -> Any:
+    axis = from_front(axis, inputs[0].ndim)
+    shape = [*inputs[0].shape]
+    shape[axis] = sum(x.shape[axis] for x in inputs[::3])
+    return [(shape, inputs[0].dtype)]
+
+
+@op("QLinearConcat", 1, domain=MICROSOFT, call="packed", results=_results_of_concat, traits=["runs_packed"])
 def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: int) -> Any:
     """`inputs`: tensor, scale and zero point of each operand in turn."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
@@ -115,7 +148,15 @@ def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: 
     )
 
 
-@op("QLinearSigmoid", 1, domain=MICROSOFT, float_form=FloatForm("Sigmoid"))
+@op(
+    "QLinearSigmoid",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_function,
+    traits=["runs_packed"],
+    float_form=FloatForm("Sigmoid"),
+)
 def qlinear_sigmoid(
     F: Any,
     X: Any,
@@ -127,7 +168,15 @@ def qlinear_sigmoid(
     return _quantized(F, F.sigmoid(_dequantized(F, X, X_scale, X_zero_point)), Y_scale, Y_zero_point, X)
 
 
-@op("QLinearLeakyRelu", 1, domain=MICROSOFT, float_form=FloatForm("LeakyRelu"))
+@op(
+    "QLinearLeakyRelu",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_function,
+    traits=["runs_packed"],
+    float_form=FloatForm("LeakyRelu"),
+)
 def qlinear_leaky_relu(
     F: Any,
     X: Any,
@@ -142,7 +191,7 @@ def qlinear_leaky_relu(
     return _quantized(F, activated, Y_scale, Y_zero_point, X)
 
 
-@op("QLinearSoftmax", 1, domain=MICROSOFT)
+@op("QLinearSoftmax", 1, domain=MICROSOFT, call="packed", results=_results_of_function, traits=["runs_packed"])
 def qlinear_softmax(
     F: Any,
     X: Any,
@@ -168,7 +217,33 @@ def qlinear_softmax(
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
-@op("QLinearAveragePool", 1, domain=MICROSOFT, float_form=FloatForm("AveragePool"))
+def _results_of_pool(
+    F: Any,
+    X: Any,
+    *_: Any,
+    kernel_shape: Sequence[int],
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    **attributes: Any,
+) -> Any:
+    if ceil_mode:
+        raise NeedsValues("the number of windows that may reach beyond the pads")
+    batch, channels, *spatial = [X.shape[0], X.shape[-1], *X.shape[1:-1]] if channels_last else X.shape
+    window = [channels, channels, *kernel_shape]
+    shape = quantize.shape_of_convolution([batch, channels, *spatial], window, attributes)
+    return [([batch, *shape[2:], channels] if channels_last else shape, X.dtype)]
+
+
+@op(
+    "QLinearAveragePool",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_pool,
+    traits=["runs_packed"],
+    float_form=FloatForm("AveragePool"),
+)
 def qlinear_average_pool(
     F: Any,
     X: Any,
@@ -197,7 +272,20 @@ def qlinear_average_pool(
     return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
 
 
-@op("QLinearGlobalAveragePool", 1, domain=MICROSOFT, float_form=FloatForm("GlobalAveragePool"))
+def _results_of_global_pool(F: Any, X: Any, *_: Any, channels_last: int = 0) -> Any:
+    spatial = range(1, X.ndim - 1) if channels_last else range(2, X.ndim)
+    return [([1 if axis in spatial else size for axis, size in enumerate(X.shape)], X.dtype)]
+
+
+@op(
+    "QLinearGlobalAveragePool",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_global_pool,
+    traits=["runs_packed"],
+    float_form=FloatForm("GlobalAveragePool"),
+)
 def qlinear_global_average_pool(
     F: Any,
     X: Any,
@@ -248,6 +336,7 @@ def _results_of_conv(F: Any, x: Any, *others: Any, channels_last: int = 0, **att
     domain=MICROSOFT,
     call="packed",
     results=_results_of_conv,
+    traits=["runs_packed"],
     float_form=FloatForm("Conv", 0),
 )
 def qlinear_conv(
@@ -278,7 +367,23 @@ def qlinear_conv(
     return y.movedim(1, -1) if channels_last else y
 
 
-@op("QGemm", 1, domain=MICROSOFT)
+def _demand_both(y_scale: Any, y_zero_point: Any) -> None:
+    if (y_scale is None) != (y_zero_point is None):
+        raise OperatorError("y_scale and y_zero_point belong together. Give it both, or none for a float result.")
+
+
+def _results_of_gemm(
+    F: Any, A: Any, _as: Any, _az: Any, B: Any, *others: Any, transA: int = 0, transB: int = 0, **_: Any
+) -> Any:
+    y_scale, y_zero_point = (*others[3:5], None, None)[:2]
+    _demand_both(y_scale, y_zero_point)
+    rows, inner = A.shape[::-1] if transA else A.shape
+    inner_of_b, columns = B.shape[::-1] if transB else B.shape
+    demand(inner == inner_of_b, "the inner dimension of a product")
+    return [([rows, columns], F.float32 if y_zero_point is None else y_zero_point.dtype)]
+
+
+@op("QGemm", 1, domain=MICROSOFT, call="packed", results=_results_of_gemm, traits=["runs_packed"])
 def qgemm(
     F: Any,
     A: Any,
@@ -296,8 +401,7 @@ def qgemm(
     transB: int = 0,
 ) -> Any:
     """C holds integers in units of alpha * a_scale * b_scale. Without y_scale the result is float32."""
-    if (y_scale is None) != (y_zero_point is None):
-        raise OperatorError("y_scale and y_zero_point belong together. Give it both, or none for a float result.")
+    _demand_both(y_scale, y_zero_point)
     A, B = A.t() if transA else A, B.t() if transB else B
     product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
     if C is not None:
