@@ -233,6 +233,12 @@ FOUND = {
         " y = Identity (x) }",
         [[_ramp(3)], [_ramp(11)]],
     ),
+    "bits of bytes": (
+        "export",
+        '(uint8[n] x, uint8 c, uint8[k,1] d) => (uint8[n] y, uint8[k,n] z) { y = BitShift <direction = "RIGHT"> (x, c)'
+        ' z = BitShift <direction = "LEFT"> (x, d) }',
+        [[np.uint8([200, 3, 9]), np.array(1, np.uint8), np.uint8([[1], [7]])]],
+    ),
     "16-bit floats without their signs": (
         "export",
         "(float16[n] x) => (float16[n] y) { y = Abs (x) }",

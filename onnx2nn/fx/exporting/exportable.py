@@ -282,6 +282,20 @@ def _absolute(input: Any) -> Any:
     return torch.onnx.ops.symbolic("Abs", (input,), dtype=input.dtype, shape=input.shape)
 
 
+def _shift(direction: str, function: Any) -> Any:
+    """Returns `function`, a shift of bits; of bytes the exporter writes one of signed numbers."""
+
+    def shifted(input: Any, other: Any) -> Any:
+        bytes_ = all(isinstance(value, torch.Tensor) and value.dtype == torch.uint8 for value in (input, other))
+        if not bytes_ or torch.jit.is_tracing():
+            return function(input, other)
+        shape = torch.broadcast_shapes(input.shape, other.shape)
+        options: Any = {"dtype": torch.uint8, "shape": shape}
+        return torch.onnx.ops.symbolic("BitShift", (input, other), {"direction": direction}, **options)
+
+    return shifted
+
+
 def _cross_entropy(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", **options: Any) -> Any:
     """`torch.nn.functional.cross_entropy`: the newer exporter takes losses of samples for a single number."""
     if reduction != "none":
@@ -303,6 +317,8 @@ def _likelihood(
 
 _REPLACEMENTS = {
     torch.abs: _absolute,
+    torch.bitwise_left_shift: _shift("LEFT", torch.bitwise_left_shift),
+    torch.bitwise_right_shift: _shift("RIGHT", torch.bitwise_right_shift),
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
     nn.functional.cross_entropy: _cross_entropy,
