@@ -942,6 +942,33 @@ def test_a_part_of_a_vector_of_integers_has_no_key_of_the_authors(tmp_path: Path
     torch.testing.assert_close(module(x), model(x))
 
 
+class Placing(nn.Module):
+    """Buffers of indices, of which one is where to take from, the other where to put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("index", torch.tensor([[0, 2], [1, 1]]))
+        self.register_buffer("place", torch.tensor([[1, 0, 1]]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.linear(x)
+        return x.gather(1, self.index), x.scatter(0, self.place, 0.5)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_buffers_of_indices_have_their_keys(exporter: str, tmp_path: Path) -> None:
+    """The newer exporter folds those of a gather with the size that it adds to negative ones, and drops their name."""
+    original, inputs = seeded(Placing), (torch.randn(2, 3),)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_placing", original, inputs))
+    expected = original.state_dict().keys() - ({"index"} if exporter == "dynamo" else set())
+    assert module.state_dict().keys() == expected
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    again = onnx2nn.load(tmp_path / "again.onnx")
+    assert again.state_dict().keys() == expected
+    check_same(run(again, inputs), run(original, inputs), exporter)
+
+
 class Mixing(nn.Module):
     """A layer behind parameters in a list, which is no module that runs."""
 

@@ -14,7 +14,7 @@ from onnx2nn.ops.axes import distinct, from_front
 from onnx2nn.ops.shape import chosen, demand, demand_equal, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import Counted, Lookup, NeedsValues
+from onnx2nn.optable.row import Counted, Lookup, NeedsValues, has_values
 from onnx2nn.optable.shape_values import sized
 from onnx2nn.optable.traits import BINARY
 
@@ -34,7 +34,12 @@ def _integers(array: Any) -> Any:
 
 
 def _from_front(F: Any, indices: Any, size: Any) -> Any:
-    """Returns `indices` with negative ones counted from the front, as torch's gather needs them."""
+    """Returns `indices` with negative ones counted from the front, as torch's gather needs them.
+
+    Constants of the file without negative ones are what the file has, under their name.
+    """
+    if has_values(F, indices) and not bool((indices < 0).any()):
+        return indices.to(F.int64)
     return F.where(indices < 0, indices + size, indices).to(F.int64)
 
 
