@@ -317,9 +317,13 @@ def test_descriptions_say_which_sizes_are_taken_for_one(tmp_path: Path) -> None:
 
 
 def test_a_refused_dimension_is_named(tmp_path: Path) -> None:
+    """The module takes 4, and a 1 that broadcasts."""
     module = _loaded("(float[n] x, float[4] z) => (float[k] y) { y = Add (x, z) }")
-    with pytest.raises(VerificationError, match=r"inferred a static shape of 4 for dimension .*shape\[0\]"):
-        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4), torch.ones(4)])
+    example = [torch.ones(4), torch.ones(4)]
+    with pytest.raises(VerificationError, match=r"4 alone for the dimension n, and the module refuses 5\. Leave n out"):
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example)
+    told = onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example, dynamic_axes={})
+    assert "dynamic dimensions: none" in told
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ class NarrowTrace(VerificationError):
 def check_refusal(
     module: Any, message: str, opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
 ) -> None:
-    """Raises `NarrowTrace` where torch.export refuses as it fixed a dimension of which the module takes more.
+    """Raises an error that names the dimension where torch.export refuses as it fixed one.
+
+    It is a `NarrowTrace` where the module takes more.
 
     Args:
         module: the module.
@@ -56,8 +58,14 @@ def check_refusal(
     """
     for size, position, axis in _FIXED_SIZE.findall(message):
         label = (opened[int(position)] or {}).get(int(axis))
-        if label is not None and _larger(module, opened, tensors, label, int(size)) is not None:
+        if label is None:
+            continue
+        if _larger(module, opened, tensors, label, int(size)) is not None:
             raise NarrowTrace(label, int(size), tensors, is_fixed=True)
+        raise VerificationError(
+            f"torch.export takes {size} alone for the dimension {label}, and the module refuses {int(size) + 1}. Leave "
+            f"{label} out of dynamic_axes, or save .pth."
+        )
 
 
 def check_ranges(
