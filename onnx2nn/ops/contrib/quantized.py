@@ -57,10 +57,21 @@ def _whole(F: Any, x: Any, zero_point: Any) -> Any:
     return quantize.shifted(F, x.to(F.float32), zero_point)
 
 
+def _joined(a: Any, b: Any) -> Any:
+    """Returns the size of two dimensions that are broadcast together: any but 1 is the size of both or beside a 1."""
+    if (a == b) is True or (b == 1) is True:
+        return a
+    if (a == 1) is True or isinstance(b, int):
+        return b
+    if isinstance(a, int):
+        return a
+    raise NeedsValues("the size of dimensions that are broadcast")
+
+
 def _results_of_elements(F: Any, A: Any, _s: Any, _z: Any, B: Any, *_: Any) -> Any:
-    if A.ndim != B.ndim or not all((a == b) is True for a, b in zip(A.shape, B.shape, strict=True)):
-        raise NeedsValues("the shape of operands that are broadcast")
-    return [(A.shape, A.dtype)]
+    rank = max(A.ndim, B.ndim)
+    shapes = [[*[1] * (rank - x.ndim), *x.shape] for x in (A, B)]
+    return [([_joined(a, b) for a, b in zip(*shapes, strict=True)], A.dtype)]
 
 
 def _results_of_function(F: Any, X: Any, *_: Any, **__: Any) -> Any:
