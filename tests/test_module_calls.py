@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from realmodels import check_against_onnxruntime, export_dynamo, seeded
+from realmodels import EXPORTERS, check_against_onnxruntime, export_dynamo, seeded
 from torch import fx, nn
 from torch.nn import functional as F
 from torch.profiler import profile
@@ -172,6 +172,24 @@ def test_programs_of_tools_overwrite_nothing(tool: str, called_before: bool) -> 
     assert not any(name in target for name in ("relu_.", "clamp_", "silu_.", "mish_") for target in targets)
     assert not any("inplace" in node.kwargs and node.kwargs["inplace"] for node in program.graph.nodes)
     torch.testing.assert_close(program(x)[1], module(x)[1])
+
+
+class Placed(nn.Module):
+    """Constants in shapes of the input's sizes; they are no weights, of which a trace has values of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[0]
+        filled = torch.where(x > 0, x.new_full((size, 3), 0.25), x)
+        return filled + torch.tensor([1.0, 2, 3]).repeat(size, 1) + torch.tensor([[0.5]]).expand(size, 3)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_constants_of_sizes_of_the_input_are_traced(exporter: str) -> None:
+    original, (x, more) = Placed(), (torch.randn(2, 3), torch.randn(5, 3))
+    module = onnx2nn.load(EXPORTERS[exporter]("module_calls_placed", original, (x,), (more,)))
+    for program in (fx.symbolic_trace(module), fx.symbolic_trace(nn.Sequential(module))):
+        for given in (x, more):
+            torch.testing.assert_close(program(given), original(given))
 
 
 def test_traces_and_compiled_modules() -> None:

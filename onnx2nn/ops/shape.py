@@ -474,11 +474,14 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
     traits=["value_preserving"],
 )
 def expand(F: Any, input: Any, shape: Any) -> Any:
-    """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
+    """Broadcasts both ways: a 1 in `shape` keeps the input's dimension.
+
+    The sizes are one list: fx.symbolic_trace finds traced sizes of a tensor that is not traced nowhere else.
+    """
     target = broadcast(input.shape, shape)
     if len(target) == input.ndim and all((a == b) is True for a, b in zip(target, input.shape, strict=True)):
         return input
-    return input.expand(*target) if target else input
+    return input.expand(target) if target else input
 
 
 def _values_of_tile(input: Any, repeats: Any) -> Any:
@@ -507,7 +510,7 @@ def tile(F: Any, input: Any, repeats: Any) -> Any:
         raise OperatorError(f"repeats has {len(repeats)} numbers for an input of {input.ndim} dimensions.")
     if all(fixed(count) and count == 1 for count in repeats):
         return input
-    return input.repeat(*repeats)
+    return input.repeat([*repeats])
 
 
 @op("Tile", 1, static=["tiles", "axis"], traits=["value_preserving"])
@@ -585,7 +588,7 @@ def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
 )
 def constant_of_shape(F: Any, input: Any, *, value: TensorAttribute = None) -> Any:
     if value is not None and not has_values(F, value):
-        return value.reshape([1] * len(input)).expand(*input)
+        return value.reshape([1] * len(input)).expand([*input])
     number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)
     if number in (0, 1):  # torch.jit.trace cannot record full with a bool
         return (F.ones if number else F.zeros)(input, dtype=dtype)

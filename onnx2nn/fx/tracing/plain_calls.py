@@ -184,7 +184,7 @@ class PlainCalls:
             if number is None:
                 return None
             sizes.append(number)
-        return self.tracer.call("call_method", "expand", (value, *sizes), {})
+        return self.tracer.call("call_method", "expand", (value, sizes), {})
 
     def _number(self, size: Number, axis: int, others: Sequence[Any]) -> Any:
         """Returns a size as a number of the program; it is read from a tensor with this dimension if nowhere else."""
