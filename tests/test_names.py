@@ -1000,3 +1000,34 @@ def test_parameters_in_a_list_of_a_module_with_two_names() -> None:
     original.load_state_dict(module.state_dict(), strict=True)
     for name in ("one", "other"):
         check_same(run(module.get_submodule(name), (x,)), run(original.get_submodule(name), (x,)), name)
+
+
+class Filters(nn.Module):
+    """Kernels, a matrix and a table that are no weights, as filters and fixed positions are, and norms without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(3, eps=1e-3, affine=False), nn.Conv2d(3, 4, 3)
+        self.behind = nn.Sequential(nn.ReLU(), nn.BatchNorm2d(4, affine=False))
+        self.edges = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).expand(4, 1, 3, 3).contiguous()
+        self.mixed, self.places = torch.randn(5, 4), torch.randn(9, 5)
+        nn.init.uniform_(self.norm.running_mean)
+        nn.init.uniform_(self.behind[1].running_var, 0.5, 2)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        x = self.behind(self.conv(self.norm(x)))
+        x = nn.functional.conv2d(x, self.edges, groups=4).mean((2, 3))
+        return nn.functional.linear(x, self.mixed) + nn.functional.embedding(at, self.places)
+
+
+@pytest.mark.parametrize("raised", [True, False])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_constants_that_are_no_weights_are_not_trained(exporter: str, raised: bool) -> None:
+    original = seeded(Filters)
+    first, second = ((torch.randn(size, 3, 8, 8), torch.arange(size)) for size in (2, 3))
+    module = onnx2nn.load(EXPORTERS[exporter]("names_filters", original, first, second), raise_patterns=raised)
+    if raised:
+        _check_strict(original, module, first)
+        assert (repr(module.norm), repr(module.behind[1])) == (repr(original.norm), repr(original.behind[1]))
+    assert {name for name, _ in module.named_parameters()} == {name for name, _ in original.named_parameters()}
+    check_same(run(module, second), run(original, second), "the imported module")

@@ -96,7 +96,8 @@ class Placement:
         """Returns the weights of a layer, with the constants that they come from."""
         held, origins = self._origins_of(layer, inputs)
         rearranged = [slot for slot, origin in origins.items() if origin and self._is_rearranged(held[slot], origin)]
-        return HeldWeights(layer.kind.__name__, layer.state, origins, rearranged)
+        sizes = {slot: tensor.numel() for slot, tensor in held.items()}
+        return HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
 
     def _is_rearranged(self, tensor: Tensor, origin: Constant) -> bool:
         """Returns whether a tensor is an author's weight in another layout than the author's, or computed from it."""

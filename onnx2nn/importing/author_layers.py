@@ -31,12 +31,14 @@ class HeldWeights(NamedTuple):
         slots: dotted names of its parameters and buffers (`"out_proj.weight"`), also of absent ones.
         origins: slot → the constant of the file that its tensor is, or from which it is computed; None where it comes
             from no constant. Absent slots are not in it.
+        sizes: slot → number of elements, for the same slots.
         rearranged: slots whose tensors are an author's weights in another layout than the author's.
     """
 
     kind: str
     slots: Collection[str]
     origins: Mapping[str, Constant | None]
+    sizes: Mapping[str, int]
     rearranged: Collection[str]
 
 
@@ -114,8 +116,9 @@ class AuthorLayers:
         author = self._author
         if author is None:
             return True
-        if node is not None and (self._is_computed(node, held, author) or self._is_table(node, held, author)):
-            return False
+        for is_none in (self._is_computed, self._is_table, self._is_untrained):
+            if node is not None and is_none(node, held, author):
+                return False
         modules = set()
         for slot, origin in held.origins.items():
             if origin is None or origin.name not in author.names:
@@ -166,6 +169,25 @@ class AuthorLayers:
         place, origin = place_of(node), held.origins.get("weight")
         named = origin is not None and origin.name in author.names
         return place is not None and not named and (not place.path or self.holds_others(place))
+
+    def _is_untrained(self, node: ir.Node, held: HeldWeights, author: Author) -> bool:
+        """Returns whether a layer would train a constant that is known to be no weight of the author's."""
+        names = {slot: "" if origin is None else origin.name for slot, origin in held.origins.items()}
+        if author.listed:
+            return author.complete and any(name and name not in author.names for name in names.values())
+        place = place_of(node)
+        made = _sizes_made(node) if author.names or (place is not None and place.path) else set()
+        return any(not name and held.sizes[slot] in made for slot, name in names.items())
+
+
+def _sizes_made(node: ir.Node) -> set[int]:
+    """Returns the numbers of elements of a node's constants that torch's older exporter wrote as nodes.
+
+    They are no weights, such as the kernel of a fixed filter. Of a frozen script, without keys and scopes, all are.
+    """
+    made = (value for value in node.inputs if value is not None and not value.is_initializer())
+    tensors = map(ir.convenience.get_const_tensor, made)
+    return {tensor.size for tensor in tensors if tensor is not None}
 
 
 def _passes_on(node: ir.Node | None, module: str) -> bool:

@@ -206,12 +206,14 @@ def _batch_norm(
 ) -> Layer | None:
     kinds = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
     state = dict(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
-    if training or input.ndim not in kinds or not framework.fits(input, *state.values()):
+    given = [tensor for tensor in state.values() if tensor is not None]
+    if training or input.ndim not in kinds or len(given) == 3 or not framework.fits(input, *given):
         return None
-    types = {tensor.dtype for tensor in state.values()}
+    types = {tensor.dtype for tensor in given}
     if framework.statistics is not None and types != {framework.statistics}:
         return None
-    config = dict(num_features=weight.shape[0], eps=eps, momentum=momentum)
+    config = dict(num_features=running_mean.shape[0], eps=eps, momentum=momentum)
+    config |= {} if weight is not None else {"affine": False}
     return Layer(kinds[input.ndim], config, state, (input,))
 
 

@@ -127,6 +127,15 @@ def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
     return F.nn.functional.instance_norm(X, eps=epsilon)
 
 
+@op("BatchNorm", 1, domain=OWN, buffers=["mean", "var"])
+def batch_norm(F: Any, X: Any, mean: Any, var: Any, *, epsilon: float, momentum: float) -> Any:
+    """A BatchNormalization without weights, with the momentum of ONNX."""
+    if X.dtype == F.float64:
+        mean, var = mean.to(X.dtype), var.to(X.dtype)
+    mean, var = mean.detach(), var.detach()  # torch has no gradient of statistics
+    return F.nn.functional.batch_norm(X, mean, var, None, None, False, round(1 - momentum, 7), epsilon)
+
+
 @op("GLU", 1, domain=OWN)
 def glu(F: Any, X: Any, *, axis: int, padded: int) -> Any:
     """The first part of X times the sigmoid of the second, as Split gives them: of an odd number some have none."""

@@ -38,7 +38,7 @@ class Author:
     computed: dict[str, set[str]] | None = None
 
     @functools.cached_property
-    def _complete(self) -> bool:
+    def complete(self) -> bool:
         """Whether every listed parameter was found, so that any other constant is no weight."""
         return self.listed and all(
             key in self.names or key in self.restored for key, state in self.states.items() if state.parameter
@@ -46,7 +46,7 @@ class Author:
 
     def may_train(self, name: str) -> bool:
         """Returns whether an initializer without a key may be a weight: the exporter computed it from parameters."""
-        if self._complete:
+        if self.complete:
             return False
         return self.computed is None or any(self.states[key].parameter for key in self.computed.get(name, ()))
 

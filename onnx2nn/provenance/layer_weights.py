@@ -27,6 +27,8 @@ _UNSQUEEZED = {
 _FILLED_IN: Mapping[tuple[str, str], Mapping[int, int | None]] = {
     ("InstanceNormalization", "aten.instance_norm.default"): {1: 1, 2: 2},
     ("LayerNormalization", "aten.layer_norm.default"): {1: 2, 2: 3},
+    ("BatchNormalization", "aten._native_batch_norm_legit_no_training.default"): {1: 1, 2: 2},
+    ("BatchNormalization", "aten.batch_norm.default"): {1: 1, 2: 2},
     ("InstanceNormalization", "aten.group_norm.default"): {1: None, 2: None},
     ("Mul", "aten.group_norm.default"): {1: 2},
     ("Add", "aten.group_norm.default"): {1: 3},

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import NODES, Match, largest_constant_rank, parse
+from onnx2nn.rewrite.patterns import NODES, Match, largest_constant_rank, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -120,6 +120,32 @@ def _without_weights(match: Match, facts: ValueFacts) -> NewNode | None:
     if node.op_type == "InstanceNormalization":
         return NewNode(f"{OWN}::InstanceNorm", (match["x"],), epsilon)
     return NewNode(f"{OWN}::LayerNorm", (match["x"],), {"dims": len(facts.constant_shape(weight) or ()), **epsilon})
+
+
+def _batch_norm_without_weights(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a batch normalisation without weights, at the precision of one with weights of the statistics' type."""
+    norm: ir.Node = match["norm"]
+    weight, bias, *statistics = norm.inputs[1:]
+    kinds = {None if (tensor := tensor_of(value)) is None else tensor.dtype for value in norm.inputs[1:]}
+    if (
+        weight is None
+        or bias is None
+        or len(kinds) > 1
+        or None in kinds
+        or not norm.attributes.keys() <= _INFERENCE.keys()
+    ):
+        return None
+    if not facts.is_exporter_default(weight, 1) or not facts.is_exporter_default(bias, 0):
+        return None
+    given = {name: attribute.value for name, attribute in norm.attributes.items()}
+    epsilon, momentum, training = (_INFERENCE | given).values()
+    if training or any(output.uses() for output in norm.outputs[1:]):
+        return None
+    return NewNode(f"{OWN}::BatchNorm", (match["x"], *statistics), {"epsilon": epsilon, "momentum": momentum})
+
+
+_INFERENCE = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
+"""The attributes of a BatchNormalization that uses its statistics, and their defaults."""
 
 
 def _exporter_default_sample(match: Match, facts: ValueFacts) -> Sample:
@@ -246,6 +272,12 @@ RULES = (
     Rule("RMSNorm", parse(_SCALED), _plain_rms_norm, _plain_sample),
     Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _exporter_default_sample),
     Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _exporter_default_sample),
+    Rule(
+        "BatchNorm",
+        parse("(norm := BatchNormalization(x, _, _, _, _))"),
+        _batch_norm_without_weights,
+        _exporter_default_sample,
+    ),
     Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
     Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
     Rule("BatchNorm", parse("(sum := (factor := x * +scale) + +shift)"), _batch_norm, _batch_norm_sample),

@@ -105,7 +105,8 @@ class NamedPlacement:
         held = {slot: tensor for slot, tensor in layer.state.items() if tensor is not None}
         origins = {slot: self.origins.find(tensor) for slot, tensor in held.items()}
         rearranged = [slot for slot, tensor in held.items() if self.base(tensor) is not tensor]
-        return HeldWeights(layer.kind.__name__, layer.state, origins, rearranged)
+        sizes = {slot: tensor.numel() for slot, tensor in held.items()}
+        return HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
 
     def of_graphs(self, node: ir.Node) -> list[str]:
         """Returns the path of the module that runs a node's graphs, such as the branches of an If.
