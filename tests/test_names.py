@@ -1031,3 +1031,25 @@ def test_constants_that_are_no_weights_are_not_trained(exporter: str, raised: bo
         assert (repr(module.norm), repr(module.behind[1])) == (repr(original.norm), repr(original.behind[1]))
     assert {name for name, _ in module.named_parameters()} == {name for name, _ in original.named_parameters()}
     check_same(run(module, second), run(original, second), "the imported module")
+
+
+class SameNames(nn.Module):
+    """A module of a dictionary whose key names another one; torch's older exporter writes one scope of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = (nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)) for _ in range(2))
+        self.parts = nn.ModuleDict({"head": next(parts)})
+        self.head = next(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.parts["head"](x))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("rank", [2, 3])
+def test_modules_of_one_name(exporter: str, rank: int) -> None:
+    original, x = seeded(SameNames), torch.randn((2, 5, 6)[3 - rank :])
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_same_{rank}", original, (x,), (torch.cat([x, x]),)))
+    _check_strict(original, module, (x,))
+    assert {name for name, _ in module.named_parameters()} == set(original.state_dict())

@@ -63,6 +63,8 @@ class MatMulWeights:
             if not alone:
                 continue
             first = self._first_call(path, bias, last)
+            if first is not None and keys.is_free(f"{first}.{weight}"):  # a scope of this name had other calls before
+                return [(f"{first}.{weight}", BY_PLACE)]
             if first is not None and self._is_matrix(node, f"{first}.{weight}"):
                 if bias in add.inputs:
                     add.replace_input_with(add.inputs.index(bias), keys.graph.initializers[f"{first}.{last}"])

@@ -35,7 +35,7 @@ class NodePlaces:
 
         torch's older exporter writes only the modules that were called. Where a model calls `self.model.decoder(x)`,
         the nodes stand in `decoder`; the keys of the weights there have the full path. A scope for which two weights
-        imply different modules has the path `""`.
+        imply different modules has the path `""`, as one has that is the path of a module, and a key in a dictionary.
         """
         keys = self._keys
         found: dict[str, str] = {}
@@ -54,15 +54,17 @@ def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
     """Returns the prefixes of a node's scope that lack steps of its module's path, each with the full path.
 
     `("model.decoder.norm", "model.model.decoder.norm")` gives `("model.decoder", "model.model.decoder")` and the pair
-    itself. The list is empty where the scope lacks no steps in its middle.
+    itself. A scope that lacks no steps gives its prefixes, each as its own path; others give an empty list.
     """
     short, long = scope.split("."), module.split(".")
     start = next((i for i, (one, other) in enumerate(zip(short, long, strict=False)) if one != other), len(short))
     more = len(long) - len(short)
-    if more <= 0 or start == len(short):
+    if more < 0:
         return []
     pairs = zip(short[start:], long[start + more :], strict=True)
     if any(other not in (one, without_call_number(one)) for one, other in pairs):
         return []
+    if not more:
+        return [(path, path) for end in range(1, start + 1) if (path := ".".join(short[:end]))]
     ends = range(start + 1, len(short) + 1)
     return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]
