@@ -670,6 +670,61 @@ def test_a_module_with_a_weight_more_than_the_layer_is_a_block(exporter: str) ->
     check_same(run(module.layers[0], (x,)), (original.layers[0](x),), "a block with both weights")
 
 
+class ChannelNorm(nn.LayerNorm):
+    """Normalises the channels of images, as ConvNeXt does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Moved(nn.Embedding):
+    """Embeds positions that are moved, as OPT does."""
+
+    def forward(self, at: torch.Tensor) -> torch.Tensor:
+        return super().forward(at + 2)
+
+
+class Positive(nn.Linear):
+    """A linear layer with its activation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).square()
+
+
+class Mirrored(nn.Module):
+    """Layers of torch's around which their modules compute something, and one that pads as torch's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect")
+        self.norms = nn.Sequential(ChannelNorm(8), nn.ReLU(), ChannelNorm(8))
+        self.places, self.last = Moved(9, 8), Positive(8, 4)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        x = self.norms(self.conv(x))
+        return self.last(x.mean((2, 3)) + self.places(at))
+
+
+@both
+def test_a_module_that_computes_more_than_the_layer_is_a_block(exporter: str) -> None:
+    """Hooks of a layer in its place, and those who call it, got other values than of the author's module."""
+    original = seeded(Mirrored)
+    inputs = [(torch.randn(size, 3, 8, 8), torch.arange(size)) for size in (2, 3)]
+    module = onnx2nn.load(EXPORTERS[exporter]("mirrored", original, *inputs))
+    original.load_state_dict(module.state_dict(), strict=True)
+    assert isinstance(module.conv, nn.Conv2d)
+    seen: dict[str, list[torch.Tensor]] = {"import": [], "original": []}
+    for model, name in ((module, "import"), (original, "original")):
+        for path in ("norms.0", "norms.2", "places", "last"):
+            model.get_submodule(path).register_forward_hook(lambda _m, _i, found, to=seen[name]: to.append(found))
+    for given in inputs:
+        check_same(run(module, given), run(original, given), "the import")
+    check_same(seen["import"], seen["original"], "what hooks see")
+    for path, given in (("norms.0", torch.randn(1, 8, 3, 4)), ("places", torch.arange(3)), ("last", torch.randn(5, 8))):
+        block, theirs = module.get_submodule(path), original.get_submodule(path)
+        check_same(run(block, (given,)), run(theirs, (given,)), path)
+
+
 class Flat(nn.Module):
     """A model of layers alone."""
 

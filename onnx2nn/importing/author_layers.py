@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnx2nn.ground.naming import split_path
+from onnx2nn.ground.naming import split_path, without_call_number
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.placement import LayerName, layer_name
 from onnx2nn.provenance.author import Author
@@ -21,6 +21,9 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _RECURRENT = frozenset({"RNN", "LSTM", "GRU"})
 _WITHOUT_MODE = frozenset({"Linear"} | {f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)})
 """Layers that a function of their weights replaces, in training too."""
+
+_PLAIN = _WITHOUT_MODE | {"Embedding", "LayerNorm", "GroupNorm", "RMSNorm"}
+"""Layers that torch's exporters write as one operator, once the patterns of several are raised."""
 
 
 class HeldWeights(NamedTuple):
@@ -129,6 +132,8 @@ class AuthorLayers:
             modules.add(module)
         if held.kind in _WITHOUT_MODE and any(_passes_on(node, module) for module in modules):
             return False
+        if held.kind in _PLAIN and any(_computes_more(node, module) for module in modules):
+            return False
         kept = {"num_batches_tracked", *held.origins}
         if any(not self._slots_of.get(module, kept) <= kept for module in modules):
             return False  # torch's layer has no such weight, or the call does not use it
@@ -195,3 +200,23 @@ def _passes_on(node: ir.Node | None, module: str) -> bool:
     uses = [use.node for output in node.outputs for use in output.uses()] if node is not None else []
     places = [place for place in map(place_of, uses) if place is not None]
     return any(place.path.startswith(f"{module}.") for place in places)
+
+
+def _computes_more(node: ir.Node | None, module: str) -> bool:
+    """Returns whether the module of a node's weight computes something of the node's input or result itself.
+
+    Hooks of a layer in its place, and those who call it, would miss that. What only prepares the input for a layer of
+    torch (a padding mode, another type), and the shape of rows that a matrix is multiplied with, is the layer's.
+    """
+    place = None if node is None else place_of(node)
+    if node is None or place is None or place.kind.startswith("torch.nn."):
+        return False
+    last = place.path.rpartition(".")[2]
+    if module.rpartition(".")[2] not in (last, without_call_number(last)):
+        return False  # a function of the weight in the module around
+    given = node.inputs[1 if node.op_type == "Gather" else 0]
+    before = None if given is None else given.producer()
+    around = [before] if before is not None and before.op_type != "Pad" else []
+    around += [use.node for output in node.outputs for use in output.uses()]
+    others = (other for other in around if other.op_type not in ("Cast", "Reshape"))
+    return any((at := place_of(other)) is not None and at.path == place.path for other in others)
