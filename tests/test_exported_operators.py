@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, parser
@@ -249,3 +250,25 @@ def test_losses_of_samples_are_exported_with_their_shape(loss: str, shape: str, 
     expected = run_onnxruntime(model.SerializeToString(), inputs)
     check_same(run(module, inputs), expected, "against ONNX Runtime")
     check_same(run_onnxruntime(path.read_bytes(), inputs), expected, "written again")
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_numbers_beside_float64_keep_their_value(dynamo: bool, tmp_path: Path) -> None:
+    """Torch's newer exporter rounds them to float32: 96 / 1.2 is 79 then, rounded down, as a pyramid's sizes are."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18]>
+        g (float[4] x) => (double[4] more, bool[4] over) {
+            by = Constant <value = double {1.2}> ()
+            wide = Cast <to = 11> (x)
+            scaled = Div (wide, by)
+            lower = Floor (scaled)
+            more = Add (lower, by)
+            over = Less (by, wide)
+        }""")
+    module, x = onnx2nn.load(model), torch.tensor([96.0, 60, 1.2, 7])
+    names = {} if dynamo else {"input_names": ["x"]}
+    torch.onnx.export(module, (x,), tmp_path / "again.onnx", dynamo=dynamo, verbose=False, **names)
+    again = onnxruntime.InferenceSession(tmp_path / "again.onnx").run(None, {"x": x.numpy()})
+    for found, wanted in zip(again, module(x), strict=True):
+        np.testing.assert_array_equal(found, wanted.numpy())
+    assert module(x)[0][0] == 81.2

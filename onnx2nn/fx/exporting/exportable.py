@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections import OrderedDict
@@ -89,6 +90,8 @@ def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
             replace_function(node)
         elif node.target in _REPLACEMENTS:
             node.target = _REPLACEMENTS[node.target]
+        elif node.target in _ARITHMETIC and not older:
+            node.target = _precise(node.target)
         elif node.op == "call_function" and hasattr(node.target, "row"):
             node.target = _operator(node.target)
         elif node.op == "call_method" and node.target == "squeeze" and older:
@@ -327,6 +330,28 @@ _REPLACEMENTS = {
     operator.floordiv: _floor_division,
 }
 """Replacements for calls that torch.onnx.export cannot export."""
+
+
+_ARITHMETIC = frozenset(
+    {
+        *(operator.add, operator.sub, operator.mul, operator.truediv),
+        *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    }
+)
+
+
+@functools.cache
+def _precise(function: Any) -> Any:
+    """Returns an operator for the newer exporter, which rounds a number beside a tensor of float64 to float32."""
+
+    def call(*operands: Any) -> Any:
+        if not any(isinstance(operand, torch.Tensor) and operand.dtype is torch.float64 for operand in operands):
+            return function(*operands)
+        wide = (torch.tensor(v, dtype=torch.float64) if isinstance(v, float) else v for v in operands)
+        return function(*wide)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
 
 
 def _squeeze(input: Any, dim: Any = None) -> Any:
