@@ -272,6 +272,20 @@ def _instance_norm(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any],
     return g.node(op, [x, g.constant(ones), g.constant(zeros)], **g.d.some(epsilon=1e-3))
 
 
+@_maker("BatchNormalization")
+def _batch_norm(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+    x = g.draw(pattern.inputs[0], rank or g.d.one((2, 3, 4, 4)))
+    if x.array.ndim < 2:
+        raise NoCallError("no channels")
+    channels = x.array.shape[1]
+    ones, zeros = np.ones(channels, g.dtype), np.zeros(channels, g.dtype)
+    if g.d.flag(5):
+        ones = ones * g.dtype(1.5)
+    spread = np.linspace(0.5, 2, channels).astype(g.dtype)
+    inputs = [x, *map(g.constant, (ones, zeros, spread - g.dtype(1), spread))]
+    return g.node(op, inputs, **g.d.some(epsilon=1e-3, momentum=0.8))
+
+
 @_maker("Reshape")
 def _reshape(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     below = pattern.inputs[0]
