@@ -119,9 +119,9 @@ class AuthorLayers:
         author = self._author
         if author is None:
             return True
-        for is_none in (self._is_computed, self._is_table, self._is_untrained):
-            if node is not None and is_none(node, held, author):
-                return False
+        others = (self._is_computed, self._is_table, self._is_untrained)  # what is no layer of the author's
+        if node is not None and any(is_other(node, held, author) for is_other in others):
+            return False
         modules = set()
         for slot, origin in held.origins.items():
             if origin is None or origin.name not in author.names:
