@@ -29,6 +29,9 @@ from onnx2nn.ops.shape import demand
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, FloatForm, Lookup, NeedsValues, has_values
 
+_packed = partial(op, domain=MICROSOFT, call="packed", traits=["runs_packed"])
+"""Registers an operator that is one call in a module, and one node in files that are written of it."""
+
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
     return quantize.dequantize_linear(F, x, scale, zero_point)
@@ -78,15 +81,7 @@ def _results_of_function(F: Any, X: Any, *_: Any, **__: Any) -> Any:
     return [(X.shape, X.dtype)]
 
 
-@op(
-    "QLinearAdd",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_elements,
-    traits=["runs_packed"],
-    float_form=FloatForm("Add"),
-)
+@_packed("QLinearAdd", 1, results=_results_of_elements, float_form=FloatForm("Add"))
 def qlinear_add(
     F: Any,
     A: Any,
@@ -102,15 +97,7 @@ def qlinear_add(
     return _shifted_and_rounded(F, total, C_zero_point, A)
 
 
-@op(
-    "QLinearMul",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_elements,
-    traits=["runs_packed"],
-    float_form=FloatForm("Mul"),
-)
+@_packed("QLinearMul", 1, results=_results_of_elements, float_form=FloatForm("Mul"))
 def qlinear_mul(
     F: Any,
     A: Any,
@@ -126,7 +113,7 @@ def qlinear_mul(
     return _shifted_and_rounded(F, product * (A_scale * B_scale / C_scale), C_zero_point, A)
 
 
-@op("QLinearWhere", 1, domain=MICROSOFT, call="packed", traits=["runs_packed"])
+@_packed("QLinearWhere", 1)
 def qlinear_where(
     F: Any,
     condition: Any,
@@ -150,7 +137,7 @@ def _results_of_concat(F: Any, _s: Any, _z: Any, *inputs: Any, axis: int) -> Any
     return [(shape, inputs[0].dtype)]
 
 
-@op("QLinearConcat", 1, domain=MICROSOFT, call="packed", results=_results_of_concat, traits=["runs_packed"])
+@_packed("QLinearConcat", 1, results=_results_of_concat)
 def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: int) -> Any:
     """`inputs`: tensor, scale and zero point of each operand in turn."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
@@ -159,15 +146,7 @@ def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: 
     )
 
 
-@op(
-    "QLinearSigmoid",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_function,
-    traits=["runs_packed"],
-    float_form=FloatForm("Sigmoid"),
-)
+@_packed("QLinearSigmoid", 1, results=_results_of_function, float_form=FloatForm("Sigmoid"))
 def qlinear_sigmoid(
     F: Any,
     X: Any,
@@ -179,15 +158,7 @@ def qlinear_sigmoid(
     return _quantized(F, F.sigmoid(_dequantized(F, X, X_scale, X_zero_point)), Y_scale, Y_zero_point, X)
 
 
-@op(
-    "QLinearLeakyRelu",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_function,
-    traits=["runs_packed"],
-    float_form=FloatForm("LeakyRelu"),
-)
+@_packed("QLinearLeakyRelu", 1, results=_results_of_function, float_form=FloatForm("LeakyRelu"))
 def qlinear_leaky_relu(
     F: Any,
     X: Any,
@@ -202,7 +173,7 @@ def qlinear_leaky_relu(
     return _quantized(F, activated, Y_scale, Y_zero_point, X)
 
 
-@op("QLinearSoftmax", 1, domain=MICROSOFT, call="packed", results=_results_of_function, traits=["runs_packed"])
+@_packed("QLinearSoftmax", 1, results=_results_of_function)
 def qlinear_softmax(
     F: Any,
     X: Any,
@@ -246,15 +217,7 @@ def _results_of_pool(
     return [([batch, *shape[2:], channels] if channels_last else shape, X.dtype)]
 
 
-@op(
-    "QLinearAveragePool",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_pool,
-    traits=["runs_packed"],
-    float_form=FloatForm("AveragePool"),
-)
+@_packed("QLinearAveragePool", 1, results=_results_of_pool, float_form=FloatForm("AveragePool"))
 def qlinear_average_pool(
     F: Any,
     X: Any,
@@ -288,15 +251,7 @@ def _results_of_global_pool(F: Any, X: Any, *_: Any, channels_last: int = 0) -> 
     return [([1 if axis in spatial else size for axis, size in enumerate(X.shape)], X.dtype)]
 
 
-@op(
-    "QLinearGlobalAveragePool",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_global_pool,
-    traits=["runs_packed"],
-    float_form=FloatForm("GlobalAveragePool"),
-)
+@_packed("QLinearGlobalAveragePool", 1, results=_results_of_global_pool, float_form=FloatForm("GlobalAveragePool"))
 def qlinear_global_average_pool(
     F: Any,
     X: Any,
@@ -341,15 +296,7 @@ def _results_of_conv(F: Any, x: Any, *others: Any, channels_last: int = 0, **att
     return [([batch, *spatial, channels], y_zero_point.dtype)]
 
 
-@op(
-    "QLinearConv",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_conv,
-    traits=["runs_packed"],
-    float_form=FloatForm("Conv", 0),
-)
+@_packed("QLinearConv", 1, results=_results_of_conv, float_form=FloatForm("Conv", 0))
 def qlinear_conv(
     F: Any,
     x: Any,
@@ -394,7 +341,7 @@ def _results_of_gemm(
     return [([rows, columns], F.float32 if y_zero_point is None else y_zero_point.dtype)]
 
 
-@op("QGemm", 1, domain=MICROSOFT, call="packed", results=_results_of_gemm, traits=["runs_packed"])
+@_packed("QGemm", 1, results=_results_of_gemm)
 def qgemm(
     F: Any,
     A: Any,
@@ -427,14 +374,7 @@ def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> An
     return [(quantize.shape_of_product(A, B), scale.dtype)]
 
 
-@op(
-    "MatMulIntegerToFloat",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_float_product,
-    traits=["runs_packed"],
-)
+@_packed("MatMulIntegerToFloat", 1, results=_results_of_float_product)
 def matmul_integer_to_float(
     F: Any,
     A: Any,
@@ -452,14 +392,7 @@ def matmul_integer_to_float(
     return y if bias is None else y + bias
 
 
-@op(
-    "DynamicQuantizeMatMul",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_float_product,
-    traits=["runs_packed"],
-)
+@_packed("DynamicQuantizeMatMul", 1, results=_results_of_float_product)
 def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None) -> Any:
     """A is quantised to 8 bits over its range, as by DynamicQuantizeLinear."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
@@ -714,14 +647,7 @@ def _results_of_nbits(
     return results_of_linear(F, A, K=K, N=N)
 
 
-@op(
-    "MatMulNBits",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_nbits,
-    traits=["runs_packed"],
-)
+@_packed("MatMulNBits", 1, results=_results_of_nbits)
 def matmul_nbits(
     F: Any,
     A: Any,
@@ -784,14 +710,7 @@ def _results_of_bnb4(F: Any, A: Any, *_: Any, K: int, N: int, transB: int = 1, *
     return [(shape_of_linear(A, *((K, N) if transB else (N, K))), A.dtype)]
 
 
-@op(
-    "MatMulBnb4",
-    1,
-    domain=MICROSOFT,
-    call="packed",
-    results=_results_of_bnb4,
-    traits=["runs_packed"],
-)
+@_packed("MatMulBnb4", 1, results=_results_of_bnb4)
 def matmul_bnb4(
     F: Any,
     A: Any,
