@@ -175,6 +175,25 @@ def test_operands_that_are_broadcast_at_any_sizes() -> None:
     assert not module.meta["onnx2nn"]["guards"]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "QLinearAdd(x, s, z, x, t, z, t, z)", "QLinearMul(x, t, w, x, t, z, t, z)", "QLinearSigmoid(x, t, z, s, z)",
+        "QLinearLeakyRelu(x, s, w, t, z)", "QLinearGlobalAveragePool(x, t, w, t, z)",
+        "QLinearAveragePool <kernel_shape = [2, 2]> (x, t, z, s, z)", "QLinearConcat <axis = 1> (t, z, x, s, z)",
+        "QLinearWhere(b, x, s, z, x, t, z, t, z)", 'QLinearSoftmax <opset = 13> (x, t, z, t, w)',
+    ],
+)  # fmt: skip
+def test_several_scales_of_an_operator_that_takes_one_are_refused(call: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (uint8[2,3,4,3] x, bool[2,3,4,3] b) => '
+        "(uint8[a,e,c,d] y) <float[3] s = {0.5,0.25,0.5}, float t = {0.5}, uint8[3] w = {3,1,2}, uint8 z = {3}> "
+        f"{{ y = com.microsoft.{call} }}"
+    )
+    with pytest.raises(onnx2nn.errors.UnsupportedModelError, match=r"has the shape \[3\]; a single number is possible"):
+        onnx2nn.load(model)
+
+
 def test_an_operator_of_onnxruntime_without_a_zero_point_is_arithmetic(tmp_path: Path) -> None:
     """Its schema allows none, but it refuses a sum without, and ends the process for a sigmoid."""
     (case,) = [case for case in quantized.CASES if case.operator == "QLinearAdd" and case.note == "no zero points"]

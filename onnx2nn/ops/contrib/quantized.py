@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -64,20 +64,38 @@ def _joined(a: Any, b: Any) -> Any:
     """Returns the size of two dimensions that are broadcast together: any but 1 is the size of both or beside a 1."""
     if (a == b) is True or (b == 1) is True:
         return a
-    if (a == 1) is True or isinstance(b, int):
+    if (a == 1) is True:
         return b
-    if isinstance(a, int):
-        return a
+    if isinstance(a, int) and isinstance(b, int):
+        raise OperatorError(f"sizes {a} and {b} cannot be broadcast together.")
+    if isinstance(a, int) or isinstance(b, int):
+        return a if isinstance(a, int) else b
     raise NeedsValues("the size of dimensions that are broadcast")
 
 
-def _results_of_elements(F: Any, A: Any, _s: Any, _z: Any, B: Any, *_: Any) -> Any:
-    rank = max(A.ndim, B.ndim)
-    shapes = [[*[1] * (rank - x.ndim), *x.shape] for x in (A, B)]
-    return [([_joined(a, b) for a, b in zip(*shapes, strict=True)], A.dtype)]
+def _broadcast(*tensors: Any) -> list[Any]:
+    """Returns the common shape of tensors that are broadcast together."""
+    rank = max(x.ndim for x in tensors)
+    shapes = [[*[1] * (rank - x.ndim), *x.shape] for x in tensors]
+    return [reduce(_joined, sizes) for sizes in zip(*shapes, strict=True)]
 
 
-def _results_of_function(F: Any, X: Any, *_: Any, **__: Any) -> Any:
+def _demand_numbers(*steps: Any) -> None:
+    """Refuses scales and zero points that are no single number, as ONNX Runtime does."""
+    for value in steps:
+        if value is not None and (value.ndim > 1 or (value.ndim and (value.shape[0] == 1) is False)):
+            raise OperatorError(
+                f"a scale or zero point has the shape {list(value.shape)}; a single number is possible."
+            )
+
+
+def _results_of_elements(F: Any, A: Any, a_s: Any, a_z: Any, B: Any, *others: Any) -> Any:
+    _demand_numbers(a_s, a_z, *others)
+    return [(_broadcast(A, B), A.dtype)]
+
+
+def _results_of_function(F: Any, X: Any, *steps: Any, **_: Any) -> Any:
+    _demand_numbers(*steps)
     return [(X.shape, X.dtype)]
 
 
@@ -113,7 +131,12 @@ def qlinear_mul(
     return _shifted_and_rounded(F, product * (A_scale * B_scale / C_scale), C_zero_point, A)
 
 
-@_packed("QLinearWhere", 1)
+def _results_of_choice(F: Any, condition: Any, X: Any, x_s: Any, x_z: Any, Y: Any, *steps: Any) -> Any:
+    _demand_numbers(x_s, x_z, *steps)
+    return [(_broadcast(condition, X, Y), X.dtype)]
+
+
+@_packed("QLinearWhere", 1, results=_results_of_choice)
 def qlinear_where(
     F: Any,
     condition: Any,
@@ -130,7 +153,8 @@ def qlinear_where(
     return _quantized(F, chosen, z_scale, z_zero_point, X)
 
 
-def _results_of_concat(F: Any, _s: Any, _z: Any, *inputs: Any, axis: int) -> Any:
+def _results_of_concat(F: Any, y_s: Any, y_z: Any, *inputs: Any, axis: int) -> Any:
+    _demand_numbers(y_s, y_z, *inputs[1::3], *inputs[2::3])
     axis = from_front(axis, inputs[0].ndim)
     shape = [*inputs[0].shape]
     shape[axis] = sum(x.shape[axis] for x in inputs[::3])
@@ -202,13 +226,14 @@ def qlinear_softmax(
 def _results_of_pool(
     F: Any,
     X: Any,
-    *_: Any,
+    *steps: Any,
     kernel_shape: Sequence[int],
     ceil_mode: int = 0,
     channels_last: int = 0,
     count_include_pad: int = 0,
     **attributes: Any,
 ) -> Any:
+    _demand_numbers(*steps)
     if ceil_mode:
         raise NeedsValues("the number of windows that may reach beyond the pads")
     batch, channels, *spatial = [X.shape[0], X.shape[-1], *X.shape[1:-1]] if channels_last else X.shape
@@ -246,7 +271,8 @@ def qlinear_average_pool(
     return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
 
 
-def _results_of_global_pool(F: Any, X: Any, *_: Any, channels_last: int = 0) -> Any:
+def _results_of_global_pool(F: Any, X: Any, *steps: Any, channels_last: int = 0) -> Any:
+    _demand_numbers(*steps)
     spatial = range(1, X.ndim - 1) if channels_last else range(2, X.ndim)
     return [([1 if axis in spatial else size for axis, size in enumerate(X.shape)], X.dtype)]
 
