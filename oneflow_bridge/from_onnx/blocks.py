@@ -58,7 +58,7 @@ def nested(
         required: names that are computed though no output needs them.
     """
     lines = _needed(lines, uses, required)
-    _drop_unread(module, held, [*lines, Line((), " ".join(outputs))])
+    _drop_unread(module, set(held), [*lines, Line((), " ".join(outputs))])
     graph = _Graph(module, parameters, lines, containers, outputs, uses)
     found: Regions[Region[Node]] = Regions()
     _Divider(graph, module, found).visit(())
@@ -79,7 +79,7 @@ def _needed(lines: Sequence[Line], uses: Set[str], required: Set[str]) -> list[L
     return kept[::-1]
 
 
-def _drop_unread(root: ImportedModule, held: Sequence[str], lines: Sequence[Line]) -> None:
+def _drop_unread(root: ImportedModule, held: Set[str], lines: Sequence[Line]) -> None:
     """Removes the layers and weights that no line reads."""
     read = {path for line in lines for path in line.members}
     read |= {path[:end] for path in read for end, letter in enumerate(path) if letter == "."}

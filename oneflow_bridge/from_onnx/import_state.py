@@ -77,7 +77,7 @@ class FlowImport(ImportState):
 
     def _key(self, name: str) -> str:
         """Returns the one initializer by whose name all tied ones are known."""
-        while self.author is not None and name in self.author.ties:
+        while self.author is not None and name in self.author.ties:  # which lead from new initializers to older ones
             name = self.author.ties[name]
         return name
 

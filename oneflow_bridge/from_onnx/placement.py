@@ -35,6 +35,7 @@ class Placement:
         self._origins: dict[int, Constant] = {}
         self._noted: list[Any] = []  # keeps them alive: another tensor would get the id of one that is freed
         self._layers = AuthorLayers(state.author)
+        self._known: dict[int, tuple[Layer, HeldWeights]] = {}
 
     def remember(self, constant: Constant) -> Any:
         """Returns the values of a constant, and notes the constant as the origin of their tensor.
@@ -93,11 +94,14 @@ class Placement:
         return next((path for path in (*paths, place) if paths and not self._program.has_layer(path)), None)
 
     def _held(self, layer: Layer, inputs: Sequence[Any]) -> HeldWeights:
-        """Returns the weights of a layer, with the constants that they come from."""
-        held, origins = self._origins_of(layer, inputs)
-        rearranged = [slot for slot, origin in origins.items() if origin and self._is_rearranged(held[slot], origin)]
-        sizes = {slot: tensor.numel() for slot, tensor in held.items()}
-        return HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
+        """Returns the weights of a layer, with the constants that they come from; values are compared once a layer."""
+        if id(layer) not in self._known:
+            held = {slot: tensor for slot, tensor in layer.state.items() if tensor is not None}
+            origins = dict(zip(held, self._sources([*held.values()], inputs), strict=True))
+            sizes = {slot: tensor.numel() for slot, tensor in held.items()}
+            rearranged = [slot for slot, of in origins.items() if of and self._is_rearranged(held[slot], of)]
+            self._known[id(layer)] = layer, HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
+        return self._known[id(layer)][1]
 
     def _is_rearranged(self, tensor: Tensor, origin: Constant) -> bool:
         """Returns whether a tensor is an author's weight in another layout than the author's, or computed from it."""
@@ -127,16 +131,14 @@ class Placement:
         An embedding gets the index of its row without a gradient.
         """
         node = self._at.node
-        held, origins = self._origins_of(layer, inputs)
-        shared = {slot: self._state.shared_weight(c.name, held[slot]) for slot, c in origins.items() if c is not None}
+        shared = {
+            slot: self._state.shared_weight(origin.name, tensor)
+            for slot, origin in self._held(layer, inputs).origins.items()
+            if origin is not None and (tensor := layer.state[slot]) is not None
+        }
         index = padding_index(node) if node is not None and layer.kind is flow.nn.Embedding else None
         config = layer.config if index is None else {**layer.config, "padding_idx": index}
         return dataclasses.replace(layer, config=config, state={**layer.state, **shared})
-
-    def _origins_of(self, layer: Layer, inputs: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Constant | None]]:
-        """Returns a layer's tensors by slot, and the constants that they come from."""
-        held = {slot: tensor for slot, tensor in layer.state.items() if tensor is not None}
-        return held, dict(zip(held, self._sources([*held.values()], inputs), strict=True))
 
     def _sources(self, tensors: Sequence[Tensor], inputs: Sequence[Any]) -> list[Constant | None]:
         """Returns for each tensor of a call the constant that it is, of which it is another layout, or computed.
