@@ -47,9 +47,19 @@ def free_tensors(graph: Any, job: Any) -> dict[str, Any]:
         return {}
     if not graph._is_compiled:
         _refuse_uncompilable(job, names)
-        graph.finish_complie_and_init_runtime()
+        compile_everywhere(graph)
     state = graph.state_dict()
     return {name: _local(state[name]) for name in names}
+
+
+def compile_everywhere(graph: Any) -> None:
+    """Compiles a traced graph, and returns when every rank has compiled it.
+
+    A rank that drops its graph ends the graph's actors on the other ranks too. OneFlow ends the process of one that
+    does not count them yet ("it != counters_.end()"), which it begins to do at the end of its compile.
+    """
+    graph.finish_complie_and_init_runtime()
+    import_oneflow().comm.barrier()
 
 
 def _refuse_uncompilable(job: Any, names: list[str]) -> None:

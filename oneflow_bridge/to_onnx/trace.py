@@ -17,6 +17,7 @@ from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.job import distinct
 from oneflow_bridge.to_onnx.module_types import proxies_of_their_types
 from oneflow_bridge.to_onnx.tensor_values import (
+    compile_everywhere,
     constants_as_variables,
     free_tensors,
     state_of,
@@ -221,7 +222,7 @@ def _forget_names() -> None:
 
     graph = Smallest()
     graph.build_graph(flow.zeros(1))
-    graph.finish_complie_and_init_runtime()
+    compile_everywhere(graph)
 
 
 def _output_names(outputs: Any) -> list[str] | None:
