@@ -25,7 +25,7 @@ from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.fx.values.tensor import Opaque, Tensor
 from onnx2nn.importing.builder import Regions
-from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, scan_form
+from onnx2nn.importing.control_flow import LoopForm, batched_scan_form, loop_form, mapped_body, scan_form
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number
@@ -45,20 +45,21 @@ class RenameInputs:
 
 def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     form, tracer = loop_form(node, inputs), walk.builder.tracer
+    limit, start, count = _number(form.trips), _number(form.condition), None
+    if not isinstance(limit, Tensor):
+        initial = [_known(value) for value in form.initial]
+        count = trip_count(form.body, limit, initial, partial(_known_to, walk, form.body))
+    length = None if count is None else _iterations(tracer, count, True if start is None else start)
+    if isinstance(length, int) and _makes_known_sequences(walk, form, length):
+        return _iterated(walk, form, length)
     values = [walk.builder.tensor(value) for value in form.initial]
     fixed = [Spec((), dtype) for dtype in (torch.int64, torch.bool)]
     carried = [spec_of(value) for value in values]
     child, outputs = _trace_body(walk, form.body, fixed, carried, first=1)
-    limit, count = _number(form.trips), None
-    if not isinstance(limit, Tensor):
-        initial = [_known(value) for value in form.initial]
-        count = trip_count(form.body, limit, initial, partial(_known_to, walk, form.body))
     if count is not None:
         limit, outputs = count, [True, *outputs[1:]]
     scans = _scan_outputs(tracer, outputs[1 + len(carried) :])
     module = Loop(child.program(outputs, "Body"), len(carried), [empty(spec) for spec in scans])
-    start = _number(form.condition)
-    length = None if count is None else _iterations(tracer, count, True if start is None else start)
     specs = (*carried, *(stacked(tracer, spec, 0, length) for spec in scans))
     return _call(walk, node, module, (limit, start, *values), child, specs)
 
@@ -68,6 +69,30 @@ def _iterations(tracer: Tracer, count: Any, condition: Any) -> Number | None:
     if isinstance(condition, Tensor):
         return None
     return choose(tracer.expr_of(condition), maximum(tracer.expr_of(count), 0), 0)
+
+
+def _makes_known_sequences(walk: TorchWalk, form: LoopForm, iterations: int) -> bool:
+    """Returns whether a loop of so many iterations is better its iterations: it carries a sequence of known elements.
+
+    torch's older exporter writes `tensor_split` and lists that a scripted function fills so. A module returns a
+    sequence of which not even the length is known. Scan outputs have no form here.
+    """
+    sequences = any(isinstance(value, list) for value in form.initial)
+    stacks = len(form.body.outputs) != 1 + len(form.initial)
+    nodes = sum(1 for _ in form.body.all_nodes())
+    return sequences and not stacks and walk.state.account.has_room(iterations * nodes)
+
+
+def _iterated(walk: TorchWalk, form: LoopForm, iterations: int) -> list[Any]:
+    """Imports a loop's body once for each iteration; returns the carried values."""
+    values = list(form.initial)
+    for number in range(iterations):
+        counter, condition = (
+            Constant.of(scalar.reshape(-1) if value.shape is not None and value.shape.rank() == 1 else scalar)
+            for value, scalar in zip(form.body.inputs, (torch.tensor(number), torch.tensor(True)), strict=False)
+        )
+        _, *values = walk.inside(form.body, dict(zip(form.body.inputs, (counter, condition, *values), strict=True)))
+    return values
 
 
 def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
