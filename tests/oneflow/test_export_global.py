@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,20 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+def _free_port() -> int:
+    """A port that nothing listens on; tests of other processes may have launched ranks too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def _run(ranks: int, script: str, *arguments: str) -> None:
-    launch = [] if ranks == 1 else ["-m", "oneflow.distributed.launch", "--nproc_per_node", str(ranks)]
+    launch = ["-m", "oneflow.distributed.launch", "--nproc_per_node", str(ranks), "--master_port", str(_free_port())]
     # The launcher imports OneFlow before any code of ours can load CUDA's libraries for it.
     packages = Path(flow.__file__).parents[1]
     libraries = os.pathsep.join(str(folder) for folder in packages.glob("nvidia/*/lib"))
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *launch, str(HERE / script), *arguments]
+    command = [sys.executable, *(launch if ranks > 1 else []), str(HERE / script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
