@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from oneflow_bridge.to_onnx.job import op_node, sizes_of
-from oneflow_bridge.to_onnx.replacement import JOB
+from oneflow_bridge.to_onnx.replacement import JOB, New, replace
 from onnx2nn.rewrite.patterns import Match, matches, parse, readers
 
 _CELL = parse(
@@ -46,8 +46,13 @@ class _Step:
 
 def raise_lstms(model: ir.Model) -> None:
     """Replaces each unrolled LSTM by one op `lstm`, in place; the steps are left for the removal of dead nodes."""
+    cells = [(node, gates) for node in model.graph if (gates := _gates(node)) is not None]
+    for node in list(model.graph) if cells else ():
+        parts = _stacked_in_parts(node)
+        if parts:
+            replace(model.graph, node, New("stack", parts, {"axis": 0, "max_dim_size": len(parts)}))
     raised: set[ir.Value] = set()
-    while _raise_layers(model.graph, raised):
+    while _raise_layers(model.graph, cells, raised):
         pass  # a layer is found after the previous layer is one op, whose sequence it reads
     for node in list(model.graph) if raised else ():
         sources = _stacked(node)
@@ -57,9 +62,16 @@ def raise_lstms(model: ir.Model) -> None:
     model.graph.sort()
 
 
-def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
+def _gates(node: ir.Node) -> ir.Node | None:
+    """The sum of the two products of which the node is the output of an LSTM's cell; None for any other node."""
+    cell = next(matches(node.outputs[0], _HIDDEN, {}), None) if node.op_type == "broadcast_mul" else None
+    return None if cell is None else cell["gates"].producer()
+
+
+def _raise_layers(graph: ir.Graph, cells: Sequence[tuple[ir.Node, ir.Node]], raised: set[ir.Value]) -> bool:
     """Raises the layers that read a sequence; returns whether there was one. `raised` collects the steps' outputs."""
-    found = [step for node in graph if (step := _step(node)) is not None and step.hidden not in raised]
+    waiting = [node for node, gates in cells if node.outputs[0] not in raised and _reads_sequence(gates)]
+    found = [step for node in waiting if (step := _step(node)) is not None]
     steps = {step.hidden: step for step in found}
     followed = {step.match["h"] for step in found}
     chains = [_chain(step, steps) for step in found if step.hidden not in followed]
@@ -70,8 +82,15 @@ def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
     return bool(complete)
 
 
+def _reads_sequence(gates: ir.Node) -> bool:
+    """Whether a factor of the gates' products is a time of a sequence; matching the cell again takes much longer."""
+    products = [value.producer() for value in gates.inputs if value is not None]
+    factors = [product.inputs[0] for product in products if product is not None and product.inputs]
+    return any(factor is not None and _time(factor) is not None for factor in factors)
+
+
 def _step(node: ir.Node) -> _Step | None:
-    for cell in matches(node.outputs[0], _HIDDEN, {}) if node.op_type == "broadcast_mul" else ():
+    for cell in matches(node.outputs[0], _HIDDEN, {}):
         for match in matches(cell["gates"], _GATES, cell):
             taken = _time(match["x"])
             if taken is not None and _gates_in_order(match):
@@ -137,15 +156,14 @@ def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
     node = _node("lstm", list(operands.items()), results, last.hidden, reverse=int(first.time > last.time))
     by_time = [step.hidden for step in sorted(chain, key=lambda step: step.time)]
     stacks = [use.node for use in last.hidden.uses() if _is_stack(use.node, by_time)]
-    inside = {step.hidden.producer() for step in chain}
+    known = {*(step.hidden.producer() for step in chain), *stacks}
     graph.append(node)
     for stack in stacks:
         stack.outputs[0].replace_all_uses_with(sequence, replace_graph_outputs=True)
     for step in chain[:-1]:
-        _give_slice(graph, step, sequence, {*inside, *stacks}, match["weight_hh"])
+        _give_slice(graph, step, sequence, known, match["weight_hh"])
     last.state.replace_all_uses_with(state, replace_graph_outputs=True)
     last.hidden.replace_all_uses_with(hidden, replace_graph_outputs=True)
-    graph.sort()
 
 
 def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) -> ir.Value:
@@ -159,9 +177,22 @@ def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) ->
     return joined
 
 
+def _is_along_time(node: ir.Node, *op_types: str) -> bool:
+    return node.op_type in op_types and node.attributes["axis"].value == 0
+
+
+def _stacked_in_parts(node: ir.Node) -> list[tuple[str, ir.Value]]:
+    """The values that a concat of stacks stacks, as OneFlow stacks 128 at a time; empty for any other node."""
+    if not _is_along_time(node, "concat"):
+        return []
+    parts = [value.producer() for value in node.inputs if value is not None]
+    stacks = [part for part in parts if part is not None and _is_along_time(part, "stack", "expand_dims")]
+    return [("in", value) for part in stacks for value in part.inputs if value] if len(stacks) == len(parts) else []
+
+
 def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
     """Returns the sequences that a `stack` reassembles, every time in order; empty for any other node."""
-    if node.op_type != "stack" or node.attributes["axis"].value != 0:
+    if not _is_along_time(node, "stack"):
         return ()
     taken = [_time(value) for value in node.inputs if value is not None]
     sources, times = [part[0] for part in taken if part], [part[1] for part in taken if part]
@@ -170,7 +201,7 @@ def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
-    return node.op_type == "stack" and node.attributes["axis"].value == 0 and list(node.inputs) == values
+    return _is_along_time(node, "stack") and list(node.inputs) == values
 
 
 def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node | None], weight: ir.Value) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +21,10 @@ JOB = Notation(
 
 @dataclass(frozen=True)
 class New:
-    """The op to put in place: type, inputs by name, attributes."""
+    """The op to put in place: type, inputs by name (several may have one), attributes."""
 
     op_type: str
-    operands: dict[str, ir.Value]
+    operands: Mapping[str, ir.Value] | Sequence[tuple[str, ir.Value]]
     attributes: dict[str, Any] = field(default_factory=dict)
     result: str = "out"
 
@@ -32,9 +33,8 @@ def replace(graph: ir.Graph, node: ir.Node, new: New) -> ir.Node:
     """Puts the new op in the node's place, with its output's name, shape and type, and its own name."""
     old = node.outputs[0]
     output = ir.Value(name=old.name, shape=old.shape, type=old.type)
-    replacement = op_node(
-        new.op_type, list(new.operands.items()), [(new.result, output)], new.attributes, node.name or ""
-    )
+    operands = list(new.operands.items() if isinstance(new.operands, Mapping) else new.operands)
+    replacement = op_node(new.op_type, operands, [(new.result, output)], new.attributes, node.name or "")
     graph.insert_before(node, replacement)
     old.replace_all_uses_with(output, replace_graph_outputs=True)
     return replacement

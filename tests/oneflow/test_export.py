@@ -124,6 +124,14 @@ def test_lstm_whose_steps_are_read(tmp_path: Path) -> None:
     assert _ops(export(InnerState().eval(), _normal(5, 2, 3), tmp_path / "m.onnx"))["LSTM"] == 1
 
 
+@pytest.mark.parametrize("steps", [128, 129, 200, 257])
+def test_lstm_of_many_steps(steps: int, tmp_path: Path) -> None:
+    """OneFlow stacks 128 tensors at a time, and concatenates the stacks."""
+    ops = _ops(export(nn.LSTM(3, 4, num_layers=2).eval(), _normal(steps, 2, 3), tmp_path / "m.onnx"))
+    assert ops["LSTM"] == 2
+    assert ops["Slice"] == 0 and sum(ops.values()) < 40
+
+
 def test_steps_of_sequences_of_other_lengths_are_no_sequence(tmp_path: Path) -> None:
     class Joined(nn.Module):
         def __init__(self) -> None:
