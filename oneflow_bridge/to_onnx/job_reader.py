@@ -297,6 +297,11 @@ def _results(op: Any) -> dict[str, list[str]]:
     return {"out": [f"{op.name}/{blob}" for blob in _blobs(conf.out)]}
 
 
+def read_ops(job: Any) -> set[str]:
+    """Names of the ops of which another op reads a result."""
+    return {blob.rpartition("/")[0] for op in job.net.op for blobs in _operands(op).values() for blob in blobs}
+
+
 _SOURCES = frozenset({"input_conf", "feed_input_conf", "variable_conf", "feed_variable_conf"})
 
 

@@ -15,6 +15,7 @@ from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
 from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, leaf_names, trace_sizes
 from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.job import distinct
+from oneflow_bridge.to_onnx.job_reader import read_ops
 from oneflow_bridge.to_onnx.module_types import proxies_of_their_types
 from oneflow_bridge.to_onnx.tensor_values import (
     compile_everywhere,
@@ -147,10 +148,23 @@ def _trace_all(
         for of_dimensions, resized in sizes:
             job, found, outputs = _trace(new_graph, resized, of_dimensions)
             jobs.append(job)
+            _refuse_other_constants(weights, {n: found[n] for n in found.keys() & read_ops(job)}, of_dimensions)
             weights = weights or {**state_of(blocks), **found}
             names = names or _output_names(outputs)
     symbols = {name: tuple(of_dimensions[name] for of_dimensions, _ in sizes) for name in sizes[0][0]}
     return _compiled(jobs, weights, symbols, arguments, names, blocks)
+
+
+def _refuse_other_constants(first: Mapping[str, Any], found: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Refuses tensors made from numbers that differ from those of the first trace: the file would hold the first's."""
+    for name in first.keys() & found.keys():
+        one, other = first[name].numpy(), found[name].numpy()
+        if one.shape != other.shape or one.tobytes() != other.tobytes():
+            raise InputError(
+                f"The model makes a tensor from Python's or numpy's numbers (shape {list(one.shape)}) that are others "
+                f"with {dict(sizes)}: a job holds no calculation of them. Compute the tensor from the sizes with "
+                "OneFlow's functions, as flow.arange(x.shape[1]), or export with that dimension fixed."
+            )
 
 
 def _compiled(

@@ -335,6 +335,8 @@ CASES = [
     Case("roll", "T.roll(m, 1, 1)"),
     Case("roll", "T.roll(x, (3, -2), (2, 3))"),
     Case("roll", "T.roll(m, 5)"),
+    Case("roll", "T.roll(m, (1, 2), (0, -1))"),
+    Case("roll", "T.roll(m, (1,), (-2,))"),
     Case("pad", "F.pad(x, (1, 2, 3, 4), value=1.5)"),
     Case("pad", "F.pad(i, (1, 2), value=7)"),
     Case("pad", "F.pad(x, (-1, 2, 0, -3))"),

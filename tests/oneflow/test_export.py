@@ -194,6 +194,13 @@ DYNAMIC = [
     (Lambda(lambda x: flow.cat([x[:, 1:], x[:, :1]], 1)), (2, 4, 3), {0: {0: "n", 1: "length"}}),
     (nn.Upsample(scale_factor=2), (2, 3, 4, 4), {0: {0: "n", 2: "h", 3: "w"}}),
     (Lambda(lambda x: F.interpolate(x, size=(7, 9), mode="bilinear")), (2, 3, 4, 4), True),
+    (Lambda(lambda x: x * x.shape[1] + x.sum(1, True) / len(x) - x.numel()), (2, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x ** x.shape[1] + (x.shape[1] - x) // x.shape[0]), (2, 3), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: flow.full((x.shape[0], 2), x.shape[1])), (2, 3), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: flow.full((2,), x.shape[1]) + x[0, 0]), (2, 3), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.std(1, keepdim=True) + x.std((0, 2), keepdim=True)), (3, 4, 2), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.std(1, unbiased=False) / x.std()), (3, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.repeat_interleave(2, 1)), (2, 3, 4), {0: {0: "n", 1: "m"}}),
 ]
 
 
@@ -363,6 +370,21 @@ ERRORS = [
     (lambda: (Lambda(lambda x: x.to("cuda")).eval(), _normal(4, 4)), {}, InputError, "cuda"),
     (lambda: (nn.Linear(4, 4).half().eval(), _normal(2, 4).half()), {"opset": 9, "check": False}, None, ""),
 ]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: flow.tensor(x.shape[1]) * x,
+        lambda x: x + flow.tensor([float(i) for i in range(x.shape[1])]),
+        lambda x: x + flow.from_numpy(np.full((1, 1), x.shape[1], np.float32)),
+    ],
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_constants_of_numbers_that_follow_a_dynamic_size(function: Any, check: bool) -> None:
+    """The file would hold those of the first trace."""
+    with pytest.raises(InputError, match=r"others with \{'m': 5\}"):
+        export(Lambda(function).eval(), _normal(2, 4), dynamic={0: {1: "m"}}, check=check)
 
 
 @pytest.mark.parametrize(("make", "options", "error", "text"), ERRORS)

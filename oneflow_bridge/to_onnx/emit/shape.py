@@ -174,14 +174,18 @@ def flip(g: Builder, x: ir.Value, *, dims: Sequence[int]) -> ir.Value:
 
 @emit("roll")
 def roll(g: Builder, in_: ir.Value, *, shifts: Sequence[int], dims: Sequence[int]) -> ir.Value:
-    """Rolled along axes: elements shifted out at the end return at the start; without axes, the flat tensor."""
+    """Rolled along axes: elements shifted out at the end return at the start; without axes, the flat tensor.
+
+    OneFlow counts axes from 0: -1 alone means the flat tensor, any other negative axis is not rolled (measured).
+    """
     x = in_
-    if list(dims) == [-1]:  # OneFlow counts axes from 0; this means the flat tensor
+    if list(dims) == [-1]:
         flat = g.append("Reshape", x, g.ints([-1]))
         rolled = _rolled(g, flat, shifts[0], 0, None)
         return g.append("Reshape", rolled, g.shape(g.sizes(x), x))
-    for shift, dim in zip(shifts, dims, strict=True):
-        axis = dim % g.rank(x)
+    for shift, axis in zip(shifts, dims, strict=True):
+        if axis < 0:
+            continue
         size = g.sizes(g.result())[axis]
         x = _rolled(g, x, shift, axis, size if isinstance(size, int) else None)
         x.shape = ir.Shape(g.sizes(g.result()))
@@ -321,13 +325,21 @@ def repeat(g: Builder, in_: ir.Value, *, repeat_num: int) -> ir.Value:
 
 
 @emit("repeat_interleave")
-def repeat_interleave(g: Builder, in_: ir.Value, cumsum: ir.Value, *, repeat_num: int) -> ir.Value:
+def repeat_interleave(g: Builder, in_: ir.Value, cumsum: ir.Value, *, repeat_num: int | str) -> ir.Value:
     """Each index as often as asked: output i is the number of running totals that are <= i."""
-    places = g.const(np.arange(repeat_num), cumsum.dtype)
+    places = g.Cast(_counted(g, repeat_num), to=cumsum.dtype)
     reached = g.LessOrEqual(g.Unsqueeze(cumsum, [0]), g.Unsqueeze(places, [1]))
     return g.Cast(
         g.reduce("ReduceSum", g.Cast(reached, to=ir.DataType.INT64), [1], keepdims=False), to=g.result().dtype
     )
+
+
+def _counted(g: Builder, count: int | str) -> ir.Value:
+    """0, 1 ... count - 1 as int64."""
+    if isinstance(count, int):
+        return g.const(np.arange(count, dtype=np.int64))
+    zero, one = (g.const(number, ir.DataType.INT64) for number in (0, 1))
+    return g.Range(zero, g.number(count, ir.DataType.INT64), one)
 
 
 @emit("one_hot")
@@ -356,16 +368,16 @@ def one_hot(
 def constant(
     g: Builder, *, floating_value: float, integer_value: int, is_floating_value: bool, dtype: str, shape: Sequence
 ) -> ir.Value:
-    """A tensor of one number."""
+    """A tensor of one number, which may be a dynamic size."""
     return _filled(g, floating_value if is_floating_value else integer_value, dtype, shape)
 
 
-def _filled(g: Builder, number: float, dtype: str, shape: Sequence) -> ir.Value:
+def _filled(g: Builder, number: float | str, dtype: str, shape: Sequence) -> ir.Value:
     """A constant; large or dynamic ones are expanded from one element."""
     kind = DTYPES[dtype]
-    if all(isinstance(size, int) for size in shape) and math.prod(shape) <= 1024:
+    if all(isinstance(size, int) for size in shape) and math.prod(shape) <= 1024 and not isinstance(number, str):
         return g.const(np.full([int(s) for s in shape], number), kind)
-    return g.append("Expand", g.const(number, kind), g.shape(list(shape)))
+    return g.append("Expand", g.number(number, kind), g.shape(list(shape)))
 
 
 @emit("empty")

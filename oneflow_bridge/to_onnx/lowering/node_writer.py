@@ -86,9 +86,13 @@ class NodeWriter:
         return self.const(np.asarray(values, dtype=np.int64))
 
     def full(self, number: float, like: ir.Value) -> ir.Value:
-        """A 0-D constant of the type of `like`."""
+        """A 0-D number of the type of `like`."""
+        return self.number(number, like.dtype)
+
+    def number(self, number: Any, dtype: ir.DataType | None) -> ir.Value:
+        """A 0-D constant."""
         self.fixed(number)
-        return self.const(number, like.dtype)
+        return self.const(number, dtype)
 
     def fixed(self, number: Any) -> None:
         """Refuses a number that differs between traces."""
@@ -139,8 +143,7 @@ class NodeWriter:
             elif isinstance(value, np.ndarray):
                 values.append(self.const(value))
             else:
-                self.fixed(value)
-                values.append(self.const(value, types.get(kind) or DATA_TYPES.get(kind)))
+                values.append(self.number(value, types.get(kind) or DATA_TYPES.get(kind)))
         return values
 
     # Its types are those of `append`, the one caller.

@@ -6,11 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import onnx_ir as ir
 
 from oneflow_bridge.to_onnx.job import DIMENSIONS, Dimensions, sizes_of
 from oneflow_bridge.to_onnx.lowering.node_writer import NodeWriter
+from oneflow_bridge.to_onnx.lowering.schemas import FLOATS
 
 
 class SizeWriter(NodeWriter):
@@ -61,6 +63,18 @@ class SizeWriter(NodeWriter):
                 return self._product(source, axes, factor)
         self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
 
+    def number(self, number: Any, dtype: ir.DataType | None) -> ir.Value:
+        """A 0-D number: a constant, a dynamic size n, or the n / (n - 1) by which OneFlow corrects a variance."""
+        if isinstance(number, tuple) and all(float(value).is_integer() for value in number):
+            number = self._dimensions.entry([int(value) for value in number])
+        if isinstance(number, tuple) and dtype in FLOATS and (counts := _corrected(number)):
+            count = self.number(self._dimensions.entry(counts), dtype)
+            return self.Div(count, self.Sub(count, 1))
+        if not isinstance(number, str):
+            return super().number(number, dtype)
+        size = self.Squeeze(self.size(number), [0])
+        return size if dtype is None else self.Cast(size, to=dtype)
+
     def _factors(self, source: ir.Value, wanted: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Fraction]]:
         """Dynamic axes of a value, and the constant with which their product is `wanted`; few axes first."""
         sizes = {axis: size for axis, size in enumerate(self.sizes(source)) if isinstance(size, str)}
@@ -80,3 +94,10 @@ class SizeWriter(NodeWriter):
 
     def _axis_size(self, source: ir.Value, axis: int) -> ir.Value:
         return self.Slice(self.Shape(source), [axis], [axis + 1], [0])
+
+
+def _corrected(factors: Sequence[float]) -> list[int]:
+    """The n of which every factor is n / (n - 1); empty where one is not of this form."""
+    counts = [round(factor / (factor - 1)) if factor > 1 else 0 for factor in factors]
+    exact = all(n > 1 and factor == n / (n - 1) for factor, n in zip(factors, counts, strict=True))
+    return counts if exact else []
