@@ -200,6 +200,11 @@ DYNAMIC = [
     (Lambda(lambda x: flow.full((2,), x.shape[1]) + x[0, 0]), (2, 3), {0: {0: "n", 1: "m"}}),
     (Lambda(lambda x: x.std(1, keepdim=True) + x.std((0, 2), keepdim=True)), (3, 4, 2), {0: {0: "n", 1: "m"}}),
     (Lambda(lambda x: x.std(1, unbiased=False) / x.std()), (3, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: flow.sort(x, 1)), (3, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.argsort(0, descending=True)), (3, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.topk(2, dim=1, largest=False)), (3, 4), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.topk(3, dim=1)[1]), (3, 2), {0: {0: "n", 1: "m"}}),
+    (Lambda(lambda x: x.topk(x.shape[1], dim=1)), (3, 2), {0: {0: "n", 1: "m"}}),
     (Lambda(lambda x: x.repeat_interleave(2, 1)), (2, 3, 4), {0: {0: "n", 1: "m"}}),
 ]
 

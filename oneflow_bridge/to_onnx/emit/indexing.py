@@ -209,14 +209,12 @@ def sort(g: Builder, in_: ir.Value, *, direction: str) -> ir.Value:
 
 def _sorted(g: Builder, x: ir.Value, direction: str) -> tuple[ir.Value, ir.Value]:
     axis = g.rank(x) - 1
-    size = g.static(g.sizes(x)[axis], "the axis that is sorted")
-    return g.TopK(x, size, axis, largest=direction == "DESCENDING")
+    return g.TopK(x, g.sizes(x)[axis], axis, largest=direction == "DESCENDING")
 
 
 @emit("top_k", ignore="sorted")
-def top_k(g: Builder, in_: ir.Value, *, k: int) -> ir.Value:
+def top_k(g: Builder, in_: ir.Value, *, k: int | str) -> ir.Value:
     """The indices of the k largest elements of the last axis, the largest first."""
-    k = min(k, g.static(g.sizes(in_)[-1], "the axis under top_k"))
     return g.Cast(g.TopK(in_, k, g.rank(in_) - 1)[1], to=g.result().dtype)
 
 

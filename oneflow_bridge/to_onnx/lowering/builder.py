@@ -161,8 +161,15 @@ class Builder(SizeWriter):
             return self.append("Pad", x, self.ints(pads), fill, mode=mode)
         return self.append("Pad", x, pads=list(pads), mode=mode, value=float(value))
 
-    def TopK(self, x: ir.Value, k: int, axis: int, largest: bool = True) -> tuple[ir.Value, ir.Value]:
-        """The k largest or smallest along an axis and their int64 indices, sorted."""
+    def TopK(self, x: ir.Value, k: int | str, axis: int, largest: bool = True) -> tuple[ir.Value, ir.Value]:
+        """The k largest or smallest along an axis and their int64 indices, sorted; no more than the axis has."""
+        sizes = self.sizes_or_none(x)
+        size = k if sizes is None else sizes[axis]
+        if isinstance(size, str):
+            self.needs("TopK along a dynamic axis", 11)
+            count = self.size(size, x) if k == size else self.Min(self.shape([k]), self.size(size, x))
+            return self.append("TopK", x, count, axis=axis, largest=int(largest), n_outputs=2)
+        k = min(self.static(k, "the number of results of TopK"), size)
         if self.opset >= 11:
             return self.append("TopK", x, self.ints([k]), axis=axis, largest=int(largest), n_outputs=2)
         if x.dtype not in FLOATS:
