@@ -16,7 +16,7 @@ from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, leaf_names, tra
 from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.job import distinct
 from oneflow_bridge.to_onnx.job_reader import read_ops
-from oneflow_bridge.to_onnx.module_types import proxies_of_their_types
+from oneflow_bridge.to_onnx.module_types import proxies_of_their_types, proxies_with_hooks
 from oneflow_bridge.to_onnx.tensor_values import (
     compile_everywhere,
     constants_as_variables,
@@ -188,7 +188,7 @@ def _trace(
     _forget_names()
     graph = new_graph()
     try:
-        with refusing_aborts(), proxies_of_their_types(), constants_as_variables() as constants:
+        with refusing_aborts(), proxies_of_their_types(), proxies_with_hooks(), constants_as_variables() as constants:
             job, outputs = graph.build_graph(*arguments.args, **arguments.kwargs)
     except Onnx2nnError:
         raise

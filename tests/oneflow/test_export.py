@@ -487,6 +487,20 @@ def test_modules_have_their_types_in_a_trace(tmp_path: Path) -> None:
     assert "__getattribute__" not in vars(ProxyModule)
 
 
+def test_hooks(tmp_path: Path) -> None:
+    normed = nn.utils.weight_norm(nn.Linear(3, 4))
+    with flow.no_grad():
+        normed.weight_g.mul_(3.0)  # the hook before the next call computes the weight from it
+    hooked = nn.Sequential(nn.Linear(3, 3), normed)
+    hooked[0].register_forward_hook(lambda module, inputs, output: output * 2 + inputs[0] * module.bias)
+    hooked.register_forward_pre_hook(lambda module, inputs: inputs[0] + 1)
+    proto = export(hooked.eval(), _normal(2, 3), tmp_path / "m.onnx", dynamic=True)
+    assert {"1.weight_g", "1.weight_v"} <= {tensor.name for tensor in proto.graph.initializer}
+    from oneflow.nn.graph.proxy import ProxyModule
+
+    assert ProxyModule.__call__.__name__ == "__call__"
+
+
 def make_model() -> Any:
     """For the command line."""
     return nn.Linear(4, 5)
