@@ -20,11 +20,17 @@ for _oneflow, _onnx in {
 
 
 for _oneflow, _onnx in {
-    **{"broadcast_add": "Add", "broadcast_sub": "Sub", "broadcast_mul": "Mul", "broadcast_div": "Div"},
+    **{"broadcast_add": "Add", "broadcast_mul": "Mul", "broadcast_div": "Div"},
     **{"broadcast_pow": "Pow", "pow": "Pow", "broadcast_maximum": "Max", "broadcast_minimum": "Min"},
     **{"elementwise_maximum": "Max", "elementwise_minimum": "Min"},
 }.items():
     row(_oneflow, _onnx, "x y", "z")
+
+
+@emit("broadcast_sub")
+def broadcast_sub(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x - y; of booleans x and not y, as False - True is False in OneFlow (measured)."""
+    return g.And(x, g.Not(y)) if x.dtype == ir.DataType.BOOL else g.Sub(x, y)
 
 
 @emit("square")
@@ -54,8 +60,8 @@ def trunc(g: Builder, in_: ir.Value) -> ir.Value:
 
 @emit("broadcast_fmod")
 def fmod(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder with the sign of x; integers have none other in OneFlow."""
-    return g.Mod(x, y, fmod=1)
+    """The remainder with the sign of x; integers have none other in OneFlow, and booleans leave none (measured)."""
+    return g.And(x, g.Not(g.Or(x, y))) if x.dtype == ir.DataType.BOOL else g.Mod(x, y, fmod=1)
 
 
 @emit("broadcast_floor_mod")
