@@ -10,6 +10,7 @@ import pytest
 import torch
 from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
+from torch.nn import functional as F
 
 import onnx2nn
 from onnx2nn.commands.main import main
@@ -317,6 +318,90 @@ class Two(nn.Module):
 
 def test_join_along_the_batch(tmp_path: Path) -> None:
     _check(_convert(export_torchscript("ncnn_two", seeded(Two), IMAGE), tmp_path))
+
+
+POINTS = torch.tensor([-300.0, -100, -20, -2.5, -1, -0.0, 0, 1e-8, 0.5, 1, 3, 30, 100, 300])
+
+ELSEWHERE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softplus": F.softplus,
+    "softplus, beta": lambda x: F.softplus(x, 2.0, 25.0),
+    "log_softmax, last": lambda x: torch.log_softmax(x, -1),
+    "log_softmax, channels": lambda x: torch.log_softmax(x, dim=1),
+    "logsumexp": lambda x: torch.logsumexp(x, [-1]),
+    "logsumexp, kept": lambda x: torch.logsumexp(x, 1, keepdim=True),
+    "glu": lambda x: F.glu(x, -1),
+    "power, whole": lambda x: x**3.0 / 1e6,
+    "power, large": lambda x: x**7 / 1e16,
+    "power of zero": lambda x: torch.relu(x) ** 1.7,
+    "square root": lambda x: torch.relu(x) ** 0.5,
+    "reciprocal": lambda x: (torch.relu(x) + 1) ** -1.0,
+    "reciprocal square": lambda x: (x.abs() + 1) ** -2,
+}
+"""Calls that NCNN computes rightly near 1, where the inputs of the comparison are, and wrongly elsewhere."""
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_calls_are_right_far_from_the_inputs_they_were_compared_on(name: str, tmp_path: Path) -> None:
+    class Network(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ELSEWHERE[name](x)
+
+    far = torch.stack([POINTS, POINTS.flip(0), torch.full((14,), 200.0), torch.full((14,), -200.0)]).reshape(
+        1, 2, 2, 14
+    )
+    module = torch.fx.symbolic_trace(Network())
+    model = onnx2nn.to_ncnn(module, tmp_path, example_inputs=[0.5 + torch.rand(1, 2, 2, 14)])
+    _check(model)
+    (found,) = model.run([[far.numpy()]])[0]
+    np.testing.assert_allclose(found, module(far).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_power_whose_exponent_is_a_constant_of_the_file(tmp_path: Path) -> None:
+    graph = """
+        <ir_version: 8, opset_import: ["" : 17]> graph (float[1, 3, 4] x) => (float[1, 3, 4] y)
+        <float three = {3.0}> { y = Pow(x, three) }
+    """
+    module = onnx2nn.load(onnx.parser.parse_model(graph))
+    model = onnx2nn.to_ncnn(module, tmp_path, example_inputs=[1 + torch.rand(1, 3, 4)])
+    x = torch.randn(1, 3, 4)
+    (found,) = model.run([[x.numpy()]])[0]
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_sampling_points_are_reflected_as_often_as_they_lie_outside(
+    mode: str, align_corners: bool, tmp_path: Path
+) -> None:
+    class Network(nn.Module):
+        def forward(self, image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+            return F.grid_sample(image, grid, mode, "reflection", align_corners)
+
+    module = torch.fx.symbolic_trace(Network())
+    image, grid = torch.randn(1, 3, 6, 7), torch.randn(1, 5, 4, 2)
+    model = onnx2nn.to_ncnn(module, tmp_path, example_inputs=[image, grid / 4])
+    found = model.run([[image.numpy(), (grid * 5).numpy()]])[0][0]
+    np.testing.assert_allclose(found, module(image, grid * 5).numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (1, 4, 5), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm_over_several_axes(shape: tuple[int, ...], affine: bool, tmp_path: Path) -> None:
+    norm = seeded(lambda: nn.LayerNorm(shape[1:], elementwise_affine=affine))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(shape)
+    name = f"ncnn_layer_norm_{len(shape)}{affine}"
+    _check(_convert(export_dynamo(name, nn.Sequential(norm, nn.Tanh()).eval(), (x,)), tmp_path))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_instance_norm_of_a_sequence(affine: bool, tmp_path: Path) -> None:
+    norm = seeded(lambda: nn.InstanceNorm1d(6, affine=affine))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    file = export_dynamo(f"ncnn_instance{affine}", norm, (torch.randn(1, 6, 9),))
+    _check(_convert(file, tmp_path))
 
 
 class Encoder(nn.Module):

@@ -190,7 +190,9 @@ def _prepared(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> 
     from onnx2nn.output.ncnn.decompositions import decompose
     from onnx2nn.output.ncnn.finite_padding import finite_pads
 
-    result = decompose(finite_pads(module))
+    result = finite_pads(module)
+    ShapeProp(result).propagate(*tensors)
+    result = decompose(result)
     ShapeProp(result).propagate(*tensors)
     return fold_axes(fold_channels(result), tensors)
 
