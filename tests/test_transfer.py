@@ -392,6 +392,30 @@ def test_branches_that_values_tell_apart_are_found(sides: tuple[Any, Any]) -> No
     assert torch.equal(other.a.weight, model.b.weight) and torch.equal(other.b.weight, model.a.weight)
 
 
+class Attentive(nn.Module):
+    """Two layers of self-attention, whose layout is a choice."""
+
+    def __init__(self, batch_first: bool, bias: bool) -> None:
+        super().__init__()
+        self.first = nn.MultiheadAttention(8, 2, batch_first=batch_first, bias=bias)
+        self.encoder = nn.TransformerEncoderLayer(8, 4, 12, dropout=0.0, batch_first=batch_first, norm_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x + self.first(x, x, x, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_torchs_attention_is_found_without_its_names(bias: bool, batch_first: bool, dynamo: bool) -> None:
+    model, other = (seeded(lambda: Attentive(batch_first, bias), seed) for seed in (1, 2))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    onnx2nn.transfer(_shuffled(_written(model, (3, 5, 8), dynamo=dynamo)), other)
+    _equal(model, other, (3, 5, 8))
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-4, atol=1e-5)
+
+
 def test_other_layers_are_named_and_nothing_is_filled() -> None:
     model = seeded(Residual, 1)
     other = seeded(Residual, 2)

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.layers import Conv1D
+from onnx2nn.transferring.attention_calls import write_out_attention
 
 # fmt: off
 _LAYOUT = frozenset((
@@ -141,7 +142,7 @@ class Program:
             weights: keys that can be filled; other tensors are constants, such as buffers outside of state_dict. None:
                 all can.
         """
-        self.module = flattened(module)
+        self.module = write_out_attention(flattened(module))
         self._weights = weights
         self.calls: list[Call] = []
         self._source: dict[fx.Node, Call | None] = {}
