@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -412,3 +416,44 @@ def test_the_web(own_cache: Path) -> None:
 )
 def test_what_is_a_url(source: object, expected: bool) -> None:
     assert is_url(source) is expected
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """Answers with the status that the path begins with."""
+
+    def do_GET(self) -> None:
+        self.send_error(int(self.path[1:4]))
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keeps the output of the tests free of requests."""
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (404, r"there is no 404\.onnx\. Check the URL"),
+        (403, r"403\.onnx cannot be found: 403 Forbidden$"),
+        (500, r"500\.onnx cannot be found: 500 Internal Server Error$"),
+    ],
+)
+def test_what_a_server_refuses_is_said(status: int, said: str) -> None:
+    pytest.importorskip("aiohttp")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ModelFileError, match=said):
+                onnx2nn.load(f"http://127.0.0.1:{server.server_port}/{status}.onnx?signature=secret")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_server_that_does_not_answer_is_no_missing_file() -> None:
+    pytest.importorskip("aiohttp")
+    with socket.socket() as unheard:  # bound, so that nothing else listens there
+        unheard.bind(("127.0.0.1", 0))
+        with pytest.raises(ModelFileError, match=r"m\.onnx cannot be found: ClientConnectorError"):
+            onnx2nn.load(f"http://127.0.0.1:{unheard.getsockname()[1]}/m.onnx")

@@ -91,6 +91,8 @@ class UrlFiles:
         try:
             info: dict[str, Any] = self._system.info(self._place(name))
         except FileNotFoundError as error:
+            if reason := _refusal(error):
+                raise ModelFileError(f"{self.shown}: {name} cannot be found: {reason}") from error
             raise ModelFileError(f"{self.shown}: there is no {name}. Check the URL.") from error
         except Exception as error:  # each file system has errors of its own
             raise ModelFileError(f"{self.shown}: {name} cannot be found: {_text(error)}") from error
@@ -140,6 +142,18 @@ def _version(info: dict[str, Any]) -> str:
 def _chunks(source: Any) -> Iterator[bytes]:
     while chunk := source.read(_CHUNK):
         yield chunk
+
+
+def _refusal(error: FileNotFoundError) -> str | None:
+    """Returns what else a server said; fsspec makes a missing file of it, as of one that does not answer.
+
+    Its URL is left out, which may be signed.
+    """
+    cause: Any = error.__cause__
+    status = getattr(cause, "status", None)
+    if cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
+        return None
+    return _text(cause) if status is None else f"{status} {cause.message}"
 
 
 def _text(error: Exception) -> str:
