@@ -404,6 +404,16 @@ def test_instance_norm_of_a_sequence(affine: bool, tmp_path: Path) -> None:
     _check(_convert(file, tmp_path))
 
 
+@pytest.mark.parametrize("name", ["torch", "ops", "日本"])
+def test_layers_of_any_name(name: str, tmp_path: Path) -> None:
+    """The text of TorchScript has variables named after the layers, which hide what it names itself."""
+    network = nn.Sequential()
+    network.add_module(name, nn.Conv2d(3, 4, 3))
+    network.add_module("tanh", nn.Tanh())
+    file = export_torchscript(f"ncnn_named_{name}", network.eval(), IMAGE)
+    _check(_convert(file, tmp_path))
+
+
 class Encoder(nn.Module):
     """Words and a table of positions, two layers of a transformer, scores."""
 

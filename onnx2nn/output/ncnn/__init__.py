@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import operator
 import os
 import re
 import subprocess
@@ -194,7 +196,23 @@ def _prepared(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> 
     ShapeProp(result).propagate(*tensors)
     result = decompose(result)
     ShapeProp(result).propagate(*tensors)
-    return fold_axes(fold_channels(result), tensors)
+    return _renamed(fold_axes(fold_channels(result), tensors))
+
+
+def _renamed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Returns a copy whose layers and tensors are numbered.
+
+    In TorchScript's text, a layer `torch` would hide torch, and pnnx reads ASCII alone.
+    """
+    from torch import fx, nn
+
+    root, graph, names = nn.Module(), copy.deepcopy(module.graph), dict[str, str]()
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            path = str(node.target)
+            node.target = names.setdefault(path, f"held_{len(names)}")
+            setattr(root, node.target, operator.attrgetter(path)(module))
+    return fx.GraphModule(root, graph)
 
 
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
