@@ -67,6 +67,21 @@ def test_a_folder_is_tried_before_the_work(
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.parametrize(
+    "command", ["convert m.pth m.pth", "convert m.pth ./m.pth", "convert link.pth m.pth", "report m.pth -o m.pth"]
+)
+def test_the_model_itself_is_not_written_over(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = Path(DIGITS).read_bytes()
+    (tmp_path / "m.pth").write_bytes(model)
+    (tmp_path / "link.pth").symlink_to("m.pth")
+    assert main(command.split()) == 2
+    assert "it is the model that the command reads. Name another file." in capsys.readouterr().err
+    assert (tmp_path / "m.pth").read_bytes() == model
+
+
 def test_everything_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("onnxruntime", "ncnn"):
         monkeypatch.setitem(sys.modules, name, None)

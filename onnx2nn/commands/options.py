@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from typing import Any, TypedDict
 
 from onnx2nn.errors import InputError
@@ -28,13 +29,35 @@ def add_follow_links(parser: argparse._ActionsContainer) -> None:
     )
 
 
+MODELS = ("onnx_path", "other_path")
+"""The arguments that name models which a command reads."""
+
+
+def keep_models(arguments: argparse.Namespace) -> None:
+    """Refuses to write over a model that the command reads; `--simplify_path` may name it.
+
+    Raises:
+        InputError: the output is such a file, perhaps by another name.
+    """
+    for output in (getattr(arguments, name, None) for name in ("pytorch_path", "output")):
+        for model in (getattr(arguments, name, None) for name in MODELS):
+            if (
+                output
+                and model
+                and os.path.exists(output)
+                and os.path.exists(model)
+                and os.path.samefile(output, model)
+            ):
+                raise InputError(f"Cannot write {output}: it is the model that the command reads. Name another file.")
+
+
 def fetch_model(arguments: argparse.Namespace) -> None:
     """Puts the paths of copies in the places of models' URLs, before the command begins.
 
     Raises:
         InputError, LimitError, MissingDependencyError, ModelFileError: the limits are wrong, or it cannot be fetched.
     """
-    for name in ("onnx_path", "other_path"):
+    for name in MODELS:
         if is_url(given := getattr(arguments, name, None)):
             setattr(arguments, name, local_source(given, Account(limits_of(arguments))))
 

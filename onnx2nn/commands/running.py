@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from onnx2nn.commands.options import fetch_model
+from onnx2nn.commands.options import fetch_model, keep_models
 from onnx2nn.commands.statuses import INTERRUPTED, UNREAD, UNUSABLE
 from onnx2nn.errors import Onnx2nnError, UnsupportedModelError, shown, shown_name
 from onnx2nn.ground.extras import require
@@ -66,6 +66,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     arguments = parser.parse_args(argv)
     try:
         with _quiet(arguments.debug):
+            keep_models(arguments)
             fetch_model(arguments)
             status: int = arguments.command(arguments, Terminal())
             sys.stdout.flush()
