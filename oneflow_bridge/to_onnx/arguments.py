@@ -106,11 +106,11 @@ def dynamic_axes(arguments: Arguments, dynamic: Dynamic) -> dict[tuple[int, int]
     return axes
 
 
-def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[tuple[dict[str, int], Arguments]]:
+def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[list[tuple[dict[str, int], Arguments]]]:
     """Returns the traces to make: for each, the size of every dimension name, and arguments of these sizes.
 
     The first trace has the example's sizes, at least 2 because a size of 1 would broadcast. Each further trace has one
-    dimension larger by 1.
+    dimension of another size: `_far` instead of n, or, where the model does not take that, n + 1.
     """
     axes = dynamic_axes(arguments, dynamic)
     leaves = arguments.leaves()
@@ -119,8 +119,20 @@ def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[tuple[dict[str, 
         size = max(leaves[position].shape[axis], 2)
         if base.setdefault(name, size) != size:
             raise InputError(f"The dimension {name!r} has size {base[name]} in one input and {size} in another.")
-    traces = [base, *({**base, name: base[name] + 1} for name in base)]
-    return [(sizes, arguments.resized({key: sizes[name] for key, name in axes.items()})) for sizes in traces]
+    others = [[{**base, name: _far(size)}, {**base, name: size + 1}] for name, size in base.items()]
+    return [
+        [(sizes, arguments.resized({key: sizes[name] for key, name in axes.items()})) for sizes in attempts]
+        for attempts in ([base], *others)
+    ]
+
+
+def _far(size: int) -> int:
+    """Returns a size at which numbers that Python computes from a size of n are told from constants and multiples.
+
+    No quotient n // k is the same here, unless both are 0: from jk <= n follows 2n + 1 >= (j + 1)k for every j >= 1.
+    The two have no common divisor, so that no fraction of both is whole, and are not both even or both odd.
+    """
+    return 2 * size + 1 + size % 2
 
 
 def _argument_names(model: Any, arguments: Arguments) -> list[str]:

@@ -5,6 +5,7 @@ OneFlow ends the process on some inputs instead of raising an error. Those input
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ from onnx2nn.errors import InputError, Onnx2nnError
 from onnx2nn.ground.pass_times import timed
 
 _BLOCK = "model"
+
+Sizes = list[list[tuple[dict[str, int], Arguments]]]
+"""The traces to make, see `trace_sizes`."""
 
 _NEEDS_VALUES = ("in eager mode", "only eager", "nn.graph.build", "lazy tensor")
 """Parts of OneFlow's messages about calls that need the values of a tensor, which a job does not have."""
@@ -78,7 +82,7 @@ def compile_job(
     return compiled
 
 
-def _compile_module(module: Any, arguments: Arguments, sizes: list[tuple[dict[str, int], Arguments]]) -> CompiledJob:
+def _compile_module(module: Any, arguments: Arguments, sizes: Sizes) -> CompiledJob:
     flow = import_oneflow()
     _refuse_training({"": module})
 
@@ -93,7 +97,7 @@ def _compile_module(module: Any, arguments: Arguments, sizes: list[tuple[dict[st
     return _trace_all(ModuleGraph, {_BLOCK: module}, arguments, sizes)
 
 
-def _compile_graph(graph: Any, arguments: Arguments, sizes: list[tuple[dict[str, int], Arguments]]) -> CompiledJob:
+def _compile_graph(graph: Any, arguments: Arguments, sizes: Sizes) -> CompiledJob:
     flow = import_oneflow()
     blocks = {name: block.to(flow.nn.Module) for name, block in graph._blocks.items()}
     if graph._opts:
@@ -139,20 +143,33 @@ def _trace_all(
     new_graph: Callable[[], Any],
     blocks: Mapping[str, Any],
     arguments: Arguments,
-    sizes: list[tuple[dict[str, int], Arguments]],
+    sizes: Sizes,
 ) -> CompiledJob:
     jobs: list[Any] = []
     weights: dict[str, Any] = {}
     names = None
+    traced: list[dict[str, int]] = []
     with tensor_attributes_as_buffers(list(blocks.values())):
-        for of_dimensions, resized in sizes:
-            job, found, outputs = _trace(new_graph, resized, of_dimensions)
+        for attempts in sizes:
+            of_dimensions, (job, found, outputs) = _first_trace(new_graph, attempts)
+            traced.append(of_dimensions)
             jobs.append(job)
             _refuse_other_constants(weights, {n: found[n] for n in found.keys() & read_ops(job)}, of_dimensions)
             weights = weights or {**state_of(blocks), **found}
             names = names or _output_names(outputs)
-    symbols = {name: tuple(of_dimensions[name] for of_dimensions, _ in sizes) for name in sizes[0][0]}
+    symbols = {name: tuple(of_dimensions[name] for of_dimensions in traced) for name in traced[0]}
     return _compiled(jobs, weights, symbols, arguments, names, blocks)
+
+
+def _first_trace(
+    new_graph: Callable[[], Any], attempts: Sequence[tuple[dict[str, int], Arguments]]
+) -> tuple[dict[str, int], tuple[Any, dict[str, Any], Any]]:
+    """Returns the first sizes at which OneFlow traces the model, and the trace."""
+    *others, (last, resized) = attempts
+    for of_dimensions, larger in others:
+        with contextlib.suppress(InputError):
+            return of_dimensions, _trace(new_graph, larger, of_dimensions)
+    return last, _trace(new_graph, resized, last)
 
 
 def _refuse_other_constants(first: Mapping[str, Any], found: Mapping[str, Any], sizes: Mapping[str, int]) -> None:

@@ -388,7 +388,7 @@ ERRORS = [
 @pytest.mark.parametrize("check", [True, False])
 def test_constants_of_numbers_that_follow_a_dynamic_size(function: Any, check: bool) -> None:
     """The file would hold those of the first trace."""
-    with pytest.raises(InputError, match=r"others with \{'m': 5\}"):
+    with pytest.raises(InputError, match=r"others with \{'m': 9\}"):
         export(Lambda(function).eval(), _normal(2, 4), dynamic={0: {1: "m"}}, check=check)
 
 

@@ -134,7 +134,7 @@ def test_dynamic_sizes_get_names(net: Any, image: Any) -> None:
         "height",
         6,
     ]
-    assert model.meta[DIMENSIONS].symbols == {"batch": (2, 3, 2), "height": (6, 6, 7)}
+    assert model.meta[DIMENSIONS].symbols == {"batch": (2, 5, 2), "height": (6, 6, 13)}
 
 
 class Unequal(nn.Module):

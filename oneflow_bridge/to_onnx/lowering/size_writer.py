@@ -61,6 +61,10 @@ class SizeWriter(NodeWriter):
         for source in (*sources, *self.graph_inputs):
             for axes, factor in self._factors(source, wanted):
                 return self._product(source, axes, factor)
+        for source in (*sources, *self.graph_inputs):
+            for axis, offset in self._offsets(source, wanted):
+                shifted = self.Add(self._axis_size(source, axis), self.ints([offset]))
+                return shifted if offset > 0 else self.Max(shifted, self.ints([0]))
         self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
 
     def number(self, number: Any, dtype: ir.DataType | None) -> ir.Value:
@@ -84,6 +88,17 @@ class SizeWriter(NodeWriter):
                 ratios = {Fraction(w, math.prod(column)) for w, column in zip(wanted, columns, strict=True)}
                 if len(ratios) == 1:
                     yield axes, ratios.pop()
+
+    def _offsets(self, source: ir.Value, wanted: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Dynamic axes of a value, and the number that added to their size is `wanted`.
+
+        Where it is negative, no size is below 0, and the last three of two elements begin at 0.
+        """
+        for axis, size in enumerate(self.sizes(source)):
+            if isinstance(size, str):
+                offsets = {w - n for w, n in zip(wanted, self._dimensions.sizes[size], strict=True)}
+                if len(offsets) == 1:
+                    yield axis, offsets.pop()
 
     def _product(self, source: ir.Value, axes: tuple[int, ...], factor: Fraction) -> ir.Value:
         total = self._axis_size(source, axes[0])
