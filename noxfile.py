@@ -280,7 +280,7 @@ def zoo_paddle(session: nox.Session) -> None:
 @nox.session(python="3.10")
 def zoo_oneflow(session: nox.Session) -> None:
     """The files of `oneflow_bridge.export` in tests/data: `nox -s zoo_oneflow -- --out tests/data`."""
-    session.install("-e", ".[oneflow]", "rich")
+    session.install("-e", ".[oneflow]", "rich", "scipy")  # flowvision's GoogLeNet imports scipy
     _install_flowvision(session)
     session.run("python", "scripts/zoo/oneflow_models.py", *session.posargs)
 

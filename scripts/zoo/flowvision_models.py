@@ -17,6 +17,7 @@ import oneflow_zoo
 import runner
 
 from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.to_onnx.arguments import leaves
 from oneflow_bridge.to_onnx.exporter import export
 
 BATCH = 2
@@ -46,8 +47,7 @@ def model(path: Path, name: str) -> runner.Sample:
     export(module, image, path, dynamic=True, check=False, input_names=["image"])
     with flow.no_grad():
         answer = module(flow.tensor(image))
-    answers = answer if isinstance(answer, (list, tuple)) else (answer,)
-    return runner.Sample({"image": image}, [output.numpy() for output in answers])
+    return runner.Sample({"image": image}, [output.numpy() for output in leaves(answer)])
 
 
 RECIPES: dict[str, runner.Recipe] = {name: partial(model, name=name) for name in oneflow_zoo.MODELS}
