@@ -384,14 +384,14 @@ def test_sampling_points_are_reflected_as_often_as_they_lie_outside(
     np.testing.assert_allclose(found, module(image, grid * 5).numpy(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (1, 4, 5), (1, 2, 3, 4, 5)])
-@pytest.mark.parametrize("affine", [False, True])
-def test_layer_norm_over_several_axes(shape: tuple[int, ...], affine: bool, tmp_path: Path) -> None:
-    norm = seeded(lambda: nn.LayerNorm(shape[1:], elementwise_affine=affine))
+@pytest.mark.parametrize("shape", [(1, 5), (1, 3, 4, 5), (1, 4, 5), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize(("affine", "bias"), [(False, False), (True, False), (True, True)])
+def test_layer_norm_over_all_axes(shape: tuple[int, ...], affine: bool, bias: bool, tmp_path: Path) -> None:
+    norm = seeded(lambda: nn.LayerNorm(shape[1:], elementwise_affine=affine, bias=bias))
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
     x = torch.randn(shape)
-    name = f"ncnn_layer_norm_{len(shape)}{affine}"
+    name = f"ncnn_layer_norm_{len(shape)}{affine}{bias}"
     _check(_convert(export_dynamo(name, nn.Sequential(norm, nn.Tanh()).eval(), (x,)), tmp_path))
 
 

@@ -79,13 +79,15 @@ def _replace_layer(module: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _layer_norm_in_a_row(layer: nn.LayerNorm) -> nn.Module | None:
-    """NCNN's LayerNorm knows one axis, or two behind a third."""
+    """NCNN's LayerNorm knows one axis, or two behind a third, and no weight without a bias."""
     shape = layer.normalized_shape
-    if len(shape) == 1:
+    if len(shape) == 1 and (layer.weight is None or layer.bias is not None):
         return None
     row = nn.LayerNorm(math.prod(shape), layer.eps, layer.elementwise_affine)
-    row.load_state_dict({name: value.flatten() for name, value in layer.state_dict().items()}, assign=True)
-    return nn.Sequential(nn.Flatten(-len(shape)), row, nn.Unflatten(-1, shape))
+    if layer.weight is not None:
+        bias = torch.zeros_like(layer.weight) if layer.bias is None else layer.bias
+        row.load_state_dict({"weight": layer.weight.flatten(), "bias": bias.flatten()}, assign=True)
+    return row if len(shape) == 1 else nn.Sequential(nn.Flatten(-len(shape)), row, nn.Unflatten(-1, shape))
 
 
 def _layer_norm(
