@@ -106,11 +106,15 @@ def dynamic_axes(arguments: Arguments, dynamic: Dynamic) -> dict[tuple[int, int]
     return axes
 
 
-def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[list[tuple[dict[str, int], Arguments]]]:
-    """Returns the traces to make: for each, the size of every dimension name, and arguments of these sizes.
+Sizes = tuple[dict[str, int], Arguments]
+"""The size of every dimension name, and arguments of these sizes."""
+
+
+def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[list[Sizes]]:
+    """Returns the traces to make: for each, the sizes to try, the best first.
 
     The first trace has the example's sizes, at least 2 because a size of 1 would broadcast. Each further trace has one
-    dimension of another size: `_far` instead of n, or, where the model does not take that, n + 1.
+    dimension of another size: `_far` instead of n, or n + 1 where the model does not take that.
     """
     axes = dynamic_axes(arguments, dynamic)
     leaves = arguments.leaves()

@@ -80,12 +80,13 @@ def compare(
 def _sizes(arguments: Arguments, axes: Mapping[tuple[int, int], str]) -> list[Arguments]:
     """Returns the example, and one larger by 2 in each dynamic dimension: a size that was not traced.
 
-    It shows remainders n % k, which may be the same in the traces, for k = 2 as well where they are at n and n + 1.
+    A size of 1 was traced as 2. It shows remainders n % k, which may be the same in the traces, for k = 2 as well where
+    they are at n and n + 1.
     """
     if not axes:
         return [arguments]
     tensors = arguments.leaves()
-    return [arguments, arguments.resized({key: tensors[key[0]].shape[key[1]] + 2 for key in axes})]
+    return [arguments, arguments.resized({key: max(tensors[key[0]].shape[key[1]], 2) + 2 for key in axes})]
 
 
 def run_model(model: Any, arguments: Arguments) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
 from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
-from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, leaf_names, trace_sizes
+from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, Sizes, leaf_names, trace_sizes
 from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.job import distinct
 from oneflow_bridge.to_onnx.job_reader import read_ops
@@ -29,9 +29,6 @@ from onnx2nn.errors import InputError, Onnx2nnError
 from onnx2nn.ground.pass_times import timed
 
 _BLOCK = "model"
-
-Sizes = list[list[tuple[dict[str, int], Arguments]]]
-"""The traces to make, see `trace_sizes`."""
 
 _NEEDS_VALUES = ("in eager mode", "only eager", "nn.graph.build", "lazy tensor")
 """Parts of OneFlow's messages about calls that need the values of a tensor, which a job does not have."""
@@ -82,7 +79,7 @@ def compile_job(
     return compiled
 
 
-def _compile_module(module: Any, arguments: Arguments, sizes: Sizes) -> CompiledJob:
+def _compile_module(module: Any, arguments: Arguments, sizes: list[list[Sizes]]) -> CompiledJob:
     flow = import_oneflow()
     _refuse_training({"": module})
 
@@ -97,7 +94,7 @@ def _compile_module(module: Any, arguments: Arguments, sizes: Sizes) -> Compiled
     return _trace_all(ModuleGraph, {_BLOCK: module}, arguments, sizes)
 
 
-def _compile_graph(graph: Any, arguments: Arguments, sizes: Sizes) -> CompiledJob:
+def _compile_graph(graph: Any, arguments: Arguments, sizes: list[list[Sizes]]) -> CompiledJob:
     flow = import_oneflow()
     blocks = {name: block.to(flow.nn.Module) for name, block in graph._blocks.items()}
     if graph._opts:
@@ -143,7 +140,7 @@ def _trace_all(
     new_graph: Callable[[], Any],
     blocks: Mapping[str, Any],
     arguments: Arguments,
-    sizes: Sizes,
+    sizes: list[list[Sizes]],
 ) -> CompiledJob:
     jobs: list[Any] = []
     weights: dict[str, Any] = {}
@@ -162,7 +159,7 @@ def _trace_all(
 
 
 def _first_trace(
-    new_graph: Callable[[], Any], attempts: Sequence[tuple[dict[str, int], Arguments]]
+    new_graph: Callable[[], Any], attempts: Sequence[Sizes]
 ) -> tuple[dict[str, int], tuple[Any, dict[str, Any], Any]]:
     """Returns the first sizes at which OneFlow traces the model, and the trace."""
     *others, (last, resized) = attempts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 from typing import Any, TypedDict
 
@@ -39,16 +40,13 @@ def keep_models(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: the output is such a file, perhaps by another name.
     """
-    for output in (getattr(arguments, name, None) for name in ("pytorch_path", "output")):
-        for model in (getattr(arguments, name, None) for name in MODELS):
-            if (
-                output
-                and model
-                and os.path.exists(output)
-                and os.path.exists(model)
-                and os.path.samefile(output, model)
-            ):
-                raise InputError(f"Cannot write {output}: it is the model that the command reads. Name another file.")
+    outputs, models = (
+        [path for name in names if (path := getattr(arguments, name, None)) and os.path.exists(path)]
+        for names in (("pytorch_path", "output"), MODELS)
+    )
+    for output, model in itertools.product(outputs, models):
+        if os.path.samefile(output, model):
+            raise InputError(f"Cannot write {output}: it is the model that the command reads. Name another file.")
 
 
 def fetch_model(arguments: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ USES: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-class Using(flow.nn.Module):  # type: ignore[misc, name-defined]  # oneflow has no types
+class Using(flow.nn.Module):
     """Uses a number that is computed from the second dimension."""
 
     def __init__(self, number: Number, use: str):
@@ -117,7 +117,7 @@ def test_a_model_that_takes_no_size_twice_as_large(tmp_path: Path) -> None:
     """As one with a table of positions."""
     positions = flow.ones(2, 8)
 
-    class Positions(flow.nn.Module):  # type: ignore[misc, name-defined]  # oneflow has no types
+    class Positions(flow.nn.Module):
         def forward(self, x: Any) -> Any:
             if x.shape[1] > 8:
                 raise ValueError("too many positions")

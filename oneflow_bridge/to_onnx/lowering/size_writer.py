@@ -64,6 +64,7 @@ class SizeWriter(NodeWriter):
         for source in (*sources, *self.graph_inputs):
             for axis, offset in self._offsets(source, wanted):
                 shifted = self.Add(self._axis_size(source, axis), self.ints([offset]))
+                # No size is below 0, and the last three of two elements begin at 0.
                 return shifted if offset > 0 else self.Max(shifted, self.ints([0]))
         self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
 
@@ -90,10 +91,7 @@ class SizeWriter(NodeWriter):
                     yield axes, ratios.pop()
 
     def _offsets(self, source: ir.Value, wanted: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        """Dynamic axes of a value, and the number that added to their size is `wanted`.
-
-        Where it is negative, no size is below 0, and the last three of two elements begin at 0.
-        """
+        """Dynamic axes of a value, and the number that added to their size is `wanted`."""
         for axis, size in enumerate(self.sizes(source)):
             if isinstance(size, str):
                 offsets = {w - n for w, n in zip(wanted, self._dimensions.sizes[size], strict=True)}

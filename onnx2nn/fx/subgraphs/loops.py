@@ -79,8 +79,12 @@ def _makes_known_sequences(walk: TorchWalk, form: LoopForm, iterations: int) -> 
     """
     sequences = any(isinstance(value, list) for value in form.initial)
     stacks = len(form.body.outputs) != 1 + len(form.initial)
-    nodes = sum(1 for _ in form.body.all_nodes())
-    return sequences and not stacks and walk.state.account.has_room(iterations * nodes)
+    return sequences and not stacks and _has_room(walk, form.body, iterations)
+
+
+def _has_room(walk: TorchWalk, graph: ir.Graph, times: int) -> bool:
+    """Returns whether a graph may be imported so often."""
+    return walk.state.account.has_room(times * sum(1 for _ in graph.all_nodes()))
 
 
 def _iterated(walk: TorchWalk, form: LoopForm, iterations: int) -> list[Any]:
@@ -88,11 +92,16 @@ def _iterated(walk: TorchWalk, form: LoopForm, iterations: int) -> list[Any]:
     values = list(form.initial)
     for number in range(iterations):
         counter, condition = (
-            Constant.of(scalar.reshape(-1) if value.shape is not None and value.shape.rank() == 1 else scalar)
+            Constant.of(scalar.reshape(1) if _is_vector(value) else scalar)
             for value, scalar in zip(form.body.inputs, (torch.tensor(number), torch.tensor(True)), strict=False)
         )
         _, *values = walk.inside(form.body, dict(zip(form.body.inputs, (counter, condition, *values), strict=True)))
     return values
+
+
+def _is_vector(value: ir.Value) -> bool:
+    """Returns whether a body declares its iteration number or condition as a vector of one element, no scalar."""
+    return value.shape is not None and value.shape.rank() == 1
 
 
 def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -151,8 +160,7 @@ def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> S
     if not isinstance(first, (list, Opaque)):
         raise OperatorError("its first input is no sequence.")
     known = not any(isinstance(value, Opaque) for value in others)
-    nodes = sum(1 for _ in graph.all_nodes())
-    if isinstance(first, list) and known and walk.state.account.has_room(len(first) * nodes):
+    if isinstance(first, list) and known and _has_room(walk, graph, len(first)):
         columns = [value if isinstance(value, list) else [value] * len(first) for value in inputs]
         steps = [dict(zip(graph.inputs, items, strict=True)) for items in zip(*columns, strict=True)]
         results = [walk.inside(graph, bindings) for bindings in steps]
@@ -205,9 +213,8 @@ def _trace_body(
         child = walk.builder.region()
         bindings = _arguments(child, graph, [*others, *carried] if first else [*carried, *others])
         for value in graph.inputs[:2] if first else ():
-            # The body declares the iteration number and the condition as scalars or as vectors of one element.
             given = bindings[value]
-            if isinstance(given, Tensor) and value.shape is not None and value.shape.rank() == 1:
+            if isinstance(given, Tensor) and _is_vector(value):
                 bindings[value] = given.reshape(1)
         outputs = walk.inside(graph, bindings, child)
         results = [spec_of(value) for value in outputs[first : first + len(carried)]]
