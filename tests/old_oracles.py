@@ -25,7 +25,7 @@ class Flaw:
         since: the first revision that is concerned.
         until: the last one.
         oracle: the package that is wrong, onnxruntime, or onnx with its reference.
-        fatal: it ends the process, so that the case cannot be asked.
+        fatal: the case cannot be asked: it ends the process, or no oracle takes it.
     """
 
     operator: str
@@ -62,6 +62,8 @@ FLAWS = [
     Flaw("GroupQueryAttention", (1, 24), "attends otherwise in a prompt whose scores are an output", "prompt"),
     Flaw("LinearClassifier", (1, 27), "gives the scores of two classes without their transformation"),
     Flaw("LpNormalization", (1, 25), f"{_NO_KERNEL} divides by the sum without absolute values", "p=1", since=22),
+    Flaw("MatMulNBits", (1, 24), "takes no weights of 2 bits", "2 bits", fatal=True),
+    Flaw("MatMulNBits", (1, 28), "takes no activations of 8 bits for these weights", "int8 activations", fatal=True),
     Flaw("MaxPool", (1, 29), "has no index for bytes that are as low as a pad", "as low as a pad"),
     Flaw("MultiHeadAttention", (1, 31), "reads a cache that has room, or one of beams, otherwise", "token"),
     Flaw("Pad", (1, 31), "wraps around once only", "more than once"),
@@ -76,6 +78,7 @@ FLAWS = [
     Flaw("TreeEnsembleClassifier", (1, 26), "gives votes for one class without their transformation", "LOGISTIC"),
     Flaw("Div", (1, 21), "divides whole numbers as floats", until=7, oracle="onnx"),
     Flaw("LpNormalization", (1, 21), "divides by a norm of 0", oracle="onnx"),
+    Flaw("Resize", (1, 19), "lets whole numbers overflow", "overshoots", oracle="onnx"),
     Flaw("ScatterElements", (1, 22), "multiplies otherwise", "mul", oracle="onnx"),
     Flaw("TopK", (1, 18), "negates unsigned numbers", "uint", oracle="onnx"),
 ]
@@ -93,7 +96,7 @@ def concerns(flaw: Flaw, case: Case) -> bool:
 
 
 def skip_fatal(case: Case, revision: int) -> None:
-    """Skips a test whose oracle would end the process."""
+    """Skips a test whose oracle would end the process, or has no answer."""
     flaw = flaw_of(case, revision)
     if flaw is not None and flaw.fatal:
         pytest.skip(str(flaw))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import onnx2nn
+from tests import installed
 from tests.drawn.batches import INPUT, Batch
 from tests.drawn.oracle import NO_CALL, session
 
@@ -81,6 +82,10 @@ def _check(seeds: Iterable[int]) -> None:
     assert ways["constants"] > ways.total() // 4, ways
 
 
+@pytest.mark.skipif(
+    installed.version("onnxruntime") < (1, 27),
+    reason="LayerNormalization of ONNX Runtime before 1.27 takes no single element, and of two is a thousandth away",
+)
 def test_some_batches() -> None:
     _check(range(FAST))
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import onnx2nn
@@ -44,9 +44,17 @@ class Compared(TorchDispatchMode):
         found = result if isinstance(result, (list, tuple)) else (result,)
         made = 0 if views else sum(tensor.numel() for tensor in tensors_in(found) if id(tensor) not in given)
         self.compared += 1
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            return result  # a random call stays in the program, whatever it would make
         if made > estimate or estimate == math.inf:
             self.wrong.append(f"{function}: {made} elements, estimated {estimate}")
         return result
+
+
+def _is_of_type(value: np.ndarray[Any, Any], info: onnx.ValueInfoProto) -> bool:
+    """Returns whether an array has the type of its input, which an optional or a sequence does not tell here."""
+    declared = info.type.tensor_type.elem_type
+    return not declared or value.dtype == helper.tensor_dtype_to_np_dtype(declared)
 
 
 @pytest.mark.parametrize("operator", sorted(node_cases()), ids=lambda pair: f"{pair[0] or 'onnx'}-{pair[1]}")
@@ -55,6 +63,8 @@ def test_no_call_makes_more_than_is_estimated(operator: tuple[str, str]) -> None
     for case in node_cases()[operator]:
         if not all(isinstance(value, np.ndarray) and value.dtype.kind not in "OSU" for value in case.inputs):
             continue
+        if not all(map(_is_of_type, case.inputs, case.model.graph.input)):
+            continue  # onnx before 1.18 gives bfloat16 and float8 as the whole numbers of their bits
         try:
             module = onnx2nn.load(case.model)
             inputs = [torch.from_numpy(value.copy()) for value in case.inputs]

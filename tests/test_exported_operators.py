@@ -18,7 +18,7 @@ from realmodels import check_same, check_travels, run, run_onnxruntime
 import onnx2nn
 from onnx2nn.backend import OnnxModule
 from onnx2nn.errors import OperatorError
-from tests import installed, onnxnode
+from tests import installed, old_oracles, onnxnode
 from tests.cases import Case, case, f32
 from tests.cases.contrib import quantized
 
@@ -174,6 +174,7 @@ PACKED = {
 
 @pytest.mark.parametrize("case", PACKED.values(), ids=str)
 def test_packed_weights_can_be_exported_again(case: Case, tmp_path: Path) -> None:
+    old_oracles.skip_fatal(case, 1)
     model, feeds = onnxnode.model_of(case, 1)
     module = onnx2nn.load(model)
     assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=list(feeds.values()))
@@ -206,9 +207,19 @@ WIDE_SUMS = {
 }
 
 
+_SIGNED = pytest.mark.skipif(
+    installed.version("onnxruntime") < (1, 24), reason="ONNX Runtime before 1.24 has no ConvInteger of signed weights"
+)
+
+
 @pytest.mark.parametrize(
     ("dtype", "channels", "dynamo"),
-    [("int32", 80, True), ("int32", 1200, False), ("uint8", 80, False), ("uint8", 1200, True)],
+    [
+        pytest.param("int32", 80, True, marks=_SIGNED),
+        ("int32", 1200, False),
+        ("uint8", 80, False),
+        ("uint8", 1200, True),
+    ],
 )
 def test_wide_sums_of_convolutions_need_no_wide_floats(dtype: str, channels: int, dynamo: bool, tmp_path: Path) -> None:
     """ONNX Runtime has no convolution in float64, and float32 does not hold these sums."""

@@ -20,6 +20,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.output.quantised_weights import _integers
+from tests import installed, old_oracles
 from tests.cases import Case
 from tests.cases.contrib import block_weights, quantized
 from tests.onnxnode import model_of, revisions
@@ -96,7 +97,19 @@ def _run_counts(path: Path, folder: Path) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's exporters and onnxruntime's quantiser warn of most models
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind,
+            marks=pytest.mark.skipif(
+                kind == "dynamic" and installed.version("onnxruntime") < (1, 32),
+                reason="before 1.32, ONNX Runtime quantises no file of the newer exporter, before 1.24 runs no result",
+            ),
+        )
+        for kind in KINDS
+    ],
+)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_quantised_file_stays_one(exporter: str, kind: str, tmp_path: Path) -> None:
     path, again = _quantised(tmp_path, exporter, kind), tmp_path / "again.onnx"
@@ -136,7 +149,9 @@ def test_weights_of_a_file_that_was_dequantised_are_floats(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("case", [case for case in quantized.CASES if case.operator == "MatMulNBits"], ids=str)
 def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
-    model, _ = model_of(case, revisions(case)[-1])
+    version = revisions(case)[-1]
+    old_oracles.skip_fatal(case, version)
+    model, _ = model_of(case, version)
     again = tmp_path / "again.onnx"
     assert "agrees" in onnx2nn.export_onnx(onnx2nn.load(model), again)
     assert "MatMulNBits" in [node.op_type for node in onnx.load(again).graph.node]

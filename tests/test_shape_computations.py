@@ -26,6 +26,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
+from tests import installed
 
 LEAVES_THE_GRAPH = re.compile(
     r"\.item\(|\.tolist\(|\.numpy\(|\bint\(|torch\.(as_)?tensor\(|_shape_as_tensor|onnx2nn_functional_(?!onnx2nn__(Require|SizeIf)\b)"
@@ -430,6 +431,10 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+@pytest.mark.skipif(
+    installed.version("onnxruntime") < (1, 31),
+    reason="ONNX Runtime before 1.31 answers an axis that a pad leaves empty, or has an overflow, for some modes",
+)
 @pytest.mark.parametrize("pads", [(4, -4), (-4, 4), (-2, 4), (4, -2), (1, -1), (2, -4), (-4, 2)])
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pads_that_crop_what_another_one_adds(mode: str, pads: tuple[int, int]) -> None:
