@@ -169,6 +169,7 @@ def test_folders_that_a_writer_makes(tmp_path: Path) -> None:
         ["simplify", "m.onnx", "s.onnx", "--simplify_time_limit=0"],
         ["simplify", "m.onnx", "s.onnx", "--simplify_comparisons", "-1"],
         ["verify", "m.onnx", "--comparisons", "1.5"],
+        ["verify", "m.onnx", "--comparisons", "0"],
         ["verify", "m.onnx", "--tolerance", "nan"],
         ["verify", "m.onnx", "--memory_limit", "-1"],
         ["verify", "m.onnx", "--seed", "9" * 5000],
@@ -189,6 +190,12 @@ def test_numbers_of_functions(options: dict[str, Any]) -> None:
     simplify: Callable[..., Any] = onnx2nn.simplify
     with pytest.raises(InputError, match=next(iter(options))):
         simplify(DIGITS, **options)
+
+
+@pytest.mark.parametrize("runs", [0, -1])
+def test_a_verification_compares(runs: int) -> None:
+    with pytest.raises(InputError, match="Give 1 or more"):
+        onnx2nn.verify(DIGITS, runs=runs)
 
 
 _INTERRUPTED_IMPORT = """

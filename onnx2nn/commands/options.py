@@ -151,6 +151,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_from_one(text: str) -> int:
+    """Parses a whole number of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def positive(text: str) -> float:
     """Parses a finite number above 0."""
     try:

@@ -8,7 +8,14 @@ from typing import Any
 
 import onnx2nn
 from onnx2nn.commands.model_inputs import ModelInputs, add_input_options, add_inputs
-from onnx2nn.commands.options import add_blocks, add_limit_and_debug, add_onnx_path, count, positive, reading_of
+from onnx2nn.commands.options import (
+    add_blocks,
+    add_limit_and_debug,
+    add_onnx_path,
+    count_from_one,
+    positive,
+    reading_of,
+)
 from onnx2nn.commands.statuses import FAILED
 from onnx2nn.commands.verdict import report
 from onnx2nn.ground.atomic_files import check_folder_writable
@@ -44,7 +51,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--repro", metavar="FOLDER", help="write the first node over the threshold there, as a model")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON, and nothing else")
-    parser.add_argument("--comparisons", type=count, default=3, metavar="N", help="number of random inputs (default 3)")
+    parser.add_argument(
+        "--comparisons", type=count_from_one, default=3, metavar="N", help="number of random inputs (default 3)"
+    )
     add_blocks(parser)
     add_limit_and_debug(parser)
 

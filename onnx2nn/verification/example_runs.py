@@ -32,6 +32,8 @@ def example_feeds(
         model_inputs.check_shapes(specs, {name: np.shape(array) for name, array in inputs.items()})
         yield {spec.name: np.asarray(inputs[spec.name]) for spec in specs}, False
         return
+    if runs < 1:
+        raise InputError(f"runs={runs!r} is no number of comparisons. Give 1 or more.")
     shapes = model_inputs.resolve_shapes(specs, input_shapes, batch=1)
     for run in range(runs):
         yield model_inputs.example_inputs(specs, shapes, seed=seed + run), False

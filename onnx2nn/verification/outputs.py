@@ -98,7 +98,7 @@ def verify(
         what ONNX Runtime's optimisations change, which `.notes` has.
 
     Raises:
-        InputError: the shapes or inputs given do not fit the model.
+        InputError: the shapes or inputs given do not fit the model, or `runs` is below 1.
         MissingDependencyError: onnxruntime is not installed.
         ModelFileError: the source is not a readable model.
         UnsupportedModelError: `module` was left out and the model cannot be imported.
