@@ -431,6 +431,21 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+def test_a_slice_up_to_the_size_of_its_axis_has_no_end() -> None:
+    """Scripts of torch write `x[:, 1:]` and the last part of `tensor_split` so."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, n, 4] x) => (float[b, m, 4] rest, float[b, n, 4] all, float[b, k, 4] less)
+        <int64[1] zero = {0}, int64[1] one = {1}> {
+            size = Shape <start = 1, end = 2> (x) next = Add (size, one) fewer = Sub (size, one)
+            rest = Slice (x, one, size, one) all = Slice (x, zero, next, one) less = Slice (x, zero, fewer, one)
+        }""")
+    module = onnx2nn.load(model)
+    assert "x[:, 1:]" in module.code and module.code.count("x[") == 2
+    for size in (0, 1, 2, 5):
+        x = torch.randn(2, size, 4)
+        check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+
+
 @pytest.mark.skipif(
     installed.version("onnxruntime") < (1, 31),
     reason="ONNX Runtime before 1.31 answers an axis that a pad leaves empty, or has an overflow, for some modes",

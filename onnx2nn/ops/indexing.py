@@ -246,10 +246,11 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
     return plan
 
 
-def _forward(start: Any, end: Any, step: Any) -> slice:
+def _forward(data: Any, axis: int, start: Any, end: Any, step: Any) -> slice:
     """Returns the Python slice with a positive step; Python clamps its ends as ONNX does."""
     first = None if fixed(start) and (start == 0 or start <= -_FAR) else start
-    last = None if fixed(end) and end >= _FAR else end
+    through = end >= _FAR if fixed(end) else (end >= data.shape[axis]) is True
+    last = None if through else end
     return slice(first, last, None if fixed(step) and step == 1 else step)
 
 
@@ -298,7 +299,7 @@ def _values_of_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps:
             data = np.flip(data, axis)
             part = _backward(start, end, step, data.shape[axis])
         else:
-            part = _forward(start, end, step)
+            part = _forward(data, axis, start, end, step)
         data = data[(slice(None),) * axis + (part,)]
     return data
 
@@ -328,7 +329,7 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):
         if not fixed(step) or step > 0:
-            parts[axis] = _forward(start, end, step)
+            parts[axis] = _forward(data, axis, start, end, step)
         else:
             parts[axis] = _backward(start, end, step, data.shape[axis])
             flipped.append(axis)
