@@ -1094,3 +1094,46 @@ def test_layers_whose_nodes_end_before_their_biases_are_a_stack() -> None:
     assert [layer.num_layers for layer in module.modules() if isinstance(layer, nn.LSTM)] == [2]
     x = torch.from_numpy(rng.standard_normal((3, 2, 3), np.float32))
     torch.testing.assert_close(module(x), onnx2nn.load(model, raise_patterns=False)(x))
+
+
+class Lines(nn.Module):
+    """Layers over the columns of an image, as a reader of text lines has them: their input is transposed before.
+
+    Args:
+        batch_first: whether the layers take the batch first; where they do not, their author turns the results.
+    """
+
+    def __init__(self, batch_first: bool):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, 2, bidirectional=True, batch_first=batch_first)
+        self.gru = nn.GRU(6, 5, batch_first=batch_first)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        order = (0, 2, 1) if self.lstm.batch_first else (2, 0, 1)
+        a, b = self.lstm(x.permute(order))[0], self.gru((x + 1).permute(order))[0]
+        return (a, b) if self.lstm.batch_first else (a.transpose(0, 1), b.transpose(0, 1))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_recurrent_layers_take_the_batch_first_behind_another_transpose(exporter: str, batch_first: bool) -> None:
+    """Exporters write two transposes in a row as one."""
+    original, inputs, other = seeded(lambda: Lines(batch_first)), (torch.randn(2, 6, 7),), (torch.randn(3, 6, 7),)
+    path = EXPORTERS[exporter](f"lines{batch_first}", original, inputs, other)
+    module = onnx2nn.load(path)
+    for x in (inputs, other, (torch.randn(1, 6, 7),)):
+        check_against_onnxruntime(path, module, x)
+        ours, authors = (_results_of_layers(model, x) for model in (module, original))
+        check_same(ours, authors, "what hooks of the layers see")
+
+
+def _results_of_layers(model: nn.Module, inputs: Tensors) -> Tensors:
+    seen: list[torch.Tensor] = []
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda _, __, results: seen.append(results[0]))
+        for name in ("lstm", "gru")
+    ]
+    model(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return tuple(seen)

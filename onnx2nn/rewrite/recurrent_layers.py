@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import origin, readers
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
@@ -298,9 +299,16 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     before, after = source.producer(), None if output is None else _reader(output)
     transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
     transposes = transposes if rows is None else []
+    order = _order_before_own_transpose(before, last.node, after) if rows is None else None
+    if order is not None and before is not None and after is not None:
+        transposes = [after, before]
     batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
     if batch_first and transposes[-1].inputs[0] is not None:
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
+    given, added = source, list[ir.Node]()
+    if order is not None:
+        added.append(_like(transposes[-1], ir.Node("", "Transpose", [source], [ir.AttrInt64s("perm", order)])))
+        given = added[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
     has_biases = _has_biases(first.node)
     attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
@@ -311,12 +319,13 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     new = ir.Node(
         OWN,
         kind,
-        [source, *(start.source for start in given_states), *weights],
+        [given, *(start.source for start in given_states), *weights],
         ir.convenience.convert_attributes(attributes),
         num_outputs=1 + count,
         version=1,
     )
-    results, added = list(new.outputs), [new]
+    results = list(new.outputs)
+    added.append(new)
     if rows is not None:
         target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(rows))])
         added += [target, ir.Node("", "Reshape", [results[0], target.outputs[0]], version=REPLACEMENT_OPSET)]
@@ -329,18 +338,48 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         if batch_first
         else [last.node, *merging, *concats]
     )
-    sample, larger = (_sample(chain, source, starts, batch_first, known) for known in (facts, facts.larger))
+    order = order or [0, 1, 2]
+    sample, larger = (_sample(chain, source, starts, batch_first, order, known) for known in (facts, facts.larger))
     pairs = [(a, b) for a, b in zip(old, results, strict=True) if a is not None]
     replaced, new_values = [a for a, _ in pairs], [b for _, b in pairs]
     return Replacement(kind, list(dict.fromkeys(nodes)), replaced, added, new_values, sample, larger=larger)
 
 
 def _swaps_batch_and_time(node: ir.Node) -> bool:
-    return (
-        node.op_type == "Transpose"
-        and "perm" in node.attributes
-        and list(node.attributes["perm"].as_ints()) == _SWAPPED
-    )
+    return _permutation(node) == _SWAPPED
+
+
+def _permutation(node: ir.Node) -> list[int] | None:
+    """Returns the order in which a Transpose node has the dimensions, None for any other node."""
+    given = node.op_type == "Transpose" and "perm" in node.attributes
+    return list(node.attributes["perm"].as_ints()) if given else None
+
+
+def _order_before_own_transpose(before: ir.Node | None, layer: ir.Node, after: ir.Node | None) -> list[int] | None:
+    """Returns the order of dimensions in which the author gives a layer its input, where the layer turns it itself.
+
+    Exporters write two transposes in a row as one. That a layer takes the batch first then shows in the transpose
+    behind it, which they place inside of the layer's module; the author's own is outside.
+
+    Args:
+        before: the node before the layer.
+        layer: the recurrent node.
+        after: the node behind it.
+    """
+    scope = declared_scope(layer)
+    if before is None or after is None or not scope or declared_scope(after) != scope:
+        return None
+    order = _permutation(before)
+    if not _swaps_batch_and_time(after) or order == _SWAPPED or sorted(order or []) != [0, 1, 2]:
+        return None
+    return [(order or [])[axis] for axis in _SWAPPED]
+
+
+def _like(old: ir.Node, new: ir.Node) -> ir.Node:
+    """Returns a node with the place in the author's code that another node has."""
+    new.name, new.version = old.name, REPLACEMENT_OPSET
+    new.metadata_props.update(old.metadata_props)
+    return new
 
 
 @dataclass
@@ -422,9 +461,19 @@ def _sample(
     source: ir.Value,
     starts: Sequence[_InitialState | None],
     batch_first: bool,
+    order: Sequence[int],
     facts: ValueFacts,
 ) -> dict[ir.Value, Any]:
-    """Returns sample inputs for the input and the initial states, of sizes that the file's Reshapes accept."""
+    """Returns sample inputs for the input and the initial states, of sizes that the file's Reshapes accept.
+
+    Args:
+        chain: the layers.
+        source: the input.
+        starts: the initial states.
+        batch_first: whether the batch comes before the time in what the layers get.
+        order: the order in which they get the dimensions of `source`.
+        facts: what is known of the graph.
+    """
 
     directions = chain[0].directions
     shape = facts.constant_shape(chain[0].weights[0]) or ()
@@ -433,7 +482,8 @@ def _sample(
     for layer in chain:
         target = facts.ints(layer.target) or []
         if None in target and source.shape is not None and len(source.shape) == 3:
-            steps, batch, *_ = facts.shape(source) or (steps, batch)  # a Shape node may read another value
+            sizes = facts.shape(source) or (0, 0, 0)  # a Shape node may read another value
+            steps, batch = (sizes[axis] or known for axis, known in zip(order, (steps, batch), strict=False))
             steps, batch = (batch, steps) if batch_first else (steps, batch)
         rows = layer.rows(facts, chain[0].node.inputs[0])
         if rows is not None and len(rows) == 2 and rows[0] > 0:
@@ -443,9 +493,9 @@ def _sample(
                 given if given and given > 0 else default
                 for given, default in zip(target[:2], (steps, batch), strict=True)
             )
-    time, sample = (1, 0), dict[ir.Value, Any]()
-    sizes = (steps, batch) if not batch_first else tuple((steps, batch)[axis] for axis in time)
-    sample[source] = (*sizes, shape[-1])
+    sample = dict[ir.Value, Any]()
+    sizes = (batch, steps, shape[-1]) if batch_first else (steps, batch, shape[-1])
+    sample[source] = tuple(sizes[order.index(axis)] for axis in range(3))
     for start in starts:
         if start is not None and start.source is not None:
             sample[start.source] = (len(chain) * directions, batch, hidden)
