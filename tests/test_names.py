@@ -284,6 +284,34 @@ def test_folded_batch_norm_is_an_addition() -> None:
     check_same(run(module, inputs), run(literal, inputs), "with batch normalisations")
 
 
+class PlainNorms(nn.Module):
+    """Batch normalisations without weights behind layers that they are folded into, as XFeat of Kornia has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6, affine=False), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4, eps=1e-3, momentum=0.2, affine=False))
+        self.up = nn.Sequential(nn.ConvTranspose2d(4, 4, 2), nn.BatchNorm2d(4, affine=False))
+        for name, buffer in self.named_buffers():
+            if "running" in name:
+                nn.init.uniform_(buffer, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(self.second(self.first(x)))
+
+
+def test_a_folded_batch_norm_without_weights_subtracts_its_mean() -> None:
+    original = seeded(PlainNorms)
+    path = EXPORTERS["dynamo"]("names_plain_norms", original, *PARTS)
+    module = onnx2nn.load(path)
+    _check_strict(original, module, PARTS[1])
+    assert module.naming_report().ok
+    assert {key for key, _ in module.named_parameters()} == {key for key, _ in original.named_parameters()}
+    for name, layer in original.named_modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            assert repr(module.get_submodule(name)) == repr(layer)
+
+
 @pytest.mark.parametrize("reader", ["a node", "an output"])
 def test_a_folded_bias_that_is_read_elsewhere_stays(reader: str) -> None:
     """The bias of a convolution, to which a batch normalisation's was added, cannot be divided among both then."""

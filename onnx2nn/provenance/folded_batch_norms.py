@@ -26,8 +26,8 @@ _VERSION = 15
 def unfold_batch_norm(keys: WeightKeys, node: ir.Node) -> None:
     """Puts a folded batch normalisation back behind `node`, so that it adds the bias and changes nothing else.
 
-    With mean 0, variance 1 - epsilon and weight 1 the normalisation divides by 1. The author's own statistics are lost:
-    the exporter multiplied them into the weight.
+    With mean 0, variance 1 - epsilon and weight 1 the normalisation divides by 1. One without weight and bias subtracts
+    its mean instead. The author's own statistics are lost: the exporter multiplied them into the weight.
     """
     call = exporter_metadata.call_of(node)
     where = None if call is None else _CALLS.get(call.target)
@@ -40,7 +40,8 @@ def unfold_batch_norm(keys: WeightKeys, node: ir.Node) -> None:
     states = [keys.argument(call, position) for position in range(1, 5)]
     prefix, _, slot = (weight.name or "").rpartition(".")
     known = [state.key for state in states if state is not None]
-    if slot != "weight" or len(known) < 4 or any(key in keys.graph.initializers for key in known):
+    learns = call.arguments[1:3] != ("None", "None")
+    if slot != "weight" or len(known) < (4 if learns else 2) or any(key in keys.graph.initializers for key in known):
         return
     own = f"{prefix}.bias"
     if _is_read_beside(node, keys.graph.initializers.get(own)):
@@ -70,17 +71,30 @@ def _is_read_beside(node: ir.Node, value: ir.Value | None) -> bool:
 def _insert(
     keys: WeightKeys, node: ir.Node, bias: np.ndarray[Any, Any], states: list[str], momentum: float, epsilon: float
 ) -> None:
-    """Inserts a normalisation behind `node` that adds `bias`; `states` are its weight's, bias's, statistics' keys."""
-    arrays = (np.ones_like(bias), bias, np.zeros_like(bias), np.full_like(bias, 1 - epsilon))
+    """Inserts a normalisation behind `node` that adds `bias`.
+
+    Args:
+        keys: the names of the file's weights.
+        node: the node of the layer.
+        bias: what is added, one number for each channel.
+        states: the keys of the normalisation's weight, bias, mean and variance; of the last two where it has no others.
+        momentum: the author's.
+        epsilon: the author's.
+    """
+    ones, zeros = np.ones_like(bias), np.zeros_like(bias)
+    learns = len(states) == 4
+    arrays = [ones, bias, zeros] if learns else [-bias]
     weight = node.inputs[1]
     assert weight is not None  # the convolution's
-    for key, array in zip(states, arrays, strict=True):
+    for key, array in zip(states, [*arrays, np.full_like(bias, 1 - epsilon)], strict=True):
         keys.add(key, array, f"of a batch normalisation that was folded into {weight.name!r}")
+    given = [keys.graph.initializers[key] for key in states]
+    plain = [] if learns else [ir.node("Constant", [], {"value": ir.tensor(array)}) for array in (ones, zeros)]
     old = node.outputs[0]
     norm = ir.Node(
         "",
         "BatchNormalization",
-        [old, *(keys.graph.initializers[key] for key in states)],
+        [old, *(constant.outputs[0] for constant in plain), *given],
         {"epsilon": ir.AttrFloat32("epsilon", epsilon), "momentum": ir.AttrFloat32("momentum", 1 - momentum)},
         version=_VERSION,
         name=f"{node.name}/BatchNormalization",
@@ -90,5 +104,5 @@ def _insert(
     new.shape, new.type = old.shape, old.type
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     norm.replace_input_with(0, old)
-    keys.graph.insert_after(node, norm)
+    keys.graph.insert_after(node, [*plain, norm])
     new.name, old.name = old.name, f"{old.name}.before_batch_norm"
