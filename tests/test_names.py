@@ -255,6 +255,31 @@ def test_a_layer_that_is_called_twice_is_one(exporter: str, bias: bool) -> None:
     assert {key for key, _ in module.named_parameters(remove_duplicate=False)} == set(original.state_dict())
 
 
+class Decoded(nn.Module):
+    """A table that each step of a decoder reads, and again for all steps before, as PARSeq of docTR has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Embedding(9, 6), nn.Tanh())
+        self.scores = nn.Linear(6, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            query = self.embed(x[:, -1:]) + self.embed(x).mean(1, keepdim=True)
+            x = torch.cat([x, self.scores(query).argmax(-1)], 1)
+        return self.scores(query)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_table_that_is_read_repeatedly_is_one(exporter: str) -> None:
+    """The older exporter numbers the calls, as it would name other embeddings with the same weight."""
+    original, inputs = seeded(Decoded), (_tokens(2, 3) % 9,)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_decoded", original, inputs, (_tokens(4, 3) % 9,)))
+    _check_strict(original, module, inputs)
+    assert set(module.state_dict()) == set(original.state_dict())
+    assert repr(module.embed) == repr(original.embed)
+
+
 @pytest.mark.parametrize("name", ABSENT)
 def test_keys_that_the_file_lacks_are_reported(name: str) -> None:
     original, path, _ = _exported(name, "dynamo")

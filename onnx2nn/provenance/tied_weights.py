@@ -6,6 +6,7 @@ import itertools
 
 import onnx_ir as ir
 
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
@@ -41,8 +42,9 @@ def tie_embedding(keys: WeightKeys, places: NodePlaces, node: ir.Node) -> None:
     if table is None or place is None or not place.path:
         return
     module, _, slot = (table.name or "").rpartition(".")
-    key = f"{place.path}.weight"
-    if slot == "weight" and not f"{module}.".startswith(f"{place.path}.") and keys.is_free(key):
+    key, first = f"{place.path}.weight", without_call_number(place.path)  # of a further call of the module
+    inside = any(f"{module}.".startswith(f"{path}.") for path in (place.path, first))
+    if slot == "weight" and not inside and keys.is_free(key):
         node.replace_input_with(0, keys.tie(key, table))
 
 
