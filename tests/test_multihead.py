@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, run, seeded
+from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
 from tiers import mostly_slow
 from torch import nn
 
@@ -133,3 +133,32 @@ def test_the_batch_is_first_as_in_the_authors_module(exporter: str) -> None:
     assert seen["steps_first"] == [(STEPS, size, FEATURES) for size in (2, 3, 1)]
     report = onnx2nn.verify_nodes(path, onnx2nn.load(path), input_shapes={"x": (2, STEPS, FEATURES)})
     assert report.ok, report
+
+
+class Causal(nn.Module):
+    """Attention to what comes before, as OpenCLIP's texts have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(FEATURES), _attention()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask, y = torch.full((STEPS, STEPS), float("-inf")).triu(1), self.norm(x)
+        return x + self.attention(y, y, y, attn_mask=mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_the_batch_is_first_under_a_causal_mask(exporter: str) -> None:
+    """torch chooses another function without gradients, which gives the same."""
+    original, (x, y, z) = seeded(Causal), ((_inputs(size)[0],) for size in (2, 3, 1))
+    path = EXPORTERS[exporter]("multihead_causal", original, x, y)
+    module = onnx2nn.load(path)
+    assert module.attention.batch_first
+    assert not flattened(module).graph.find_nodes(op="call_method", target="transpose"), module.code
+    for inputs in (x, y, z):
+        outputs = check_against_onnxruntime(path, module, inputs)
+        with torch.no_grad():
+            check_same((module(*inputs),), outputs, "without gradients")
+    report = onnx2nn.verify_nodes(path, onnx2nn.load(path), input_shapes={"x": (2, STEPS, FEATURES)})
+    assert report.ok, report
+    check_travels(module, x, y)

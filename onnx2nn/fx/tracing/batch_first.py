@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 _SWAPPED = {0: 1, 1: 0, 2: 2, -1: -1, -2: -3, -3: -2}
@@ -14,8 +15,8 @@ _SWAPPED = {0: 1, 1: 0, 2: 2, -1: -1, -2: -3, -3: -2}
 def attend_batch_first(graph: fx.Graph, root: nn.Module) -> None:
     """Makes a layer `batch_first` where each of its calls has transposed inputs and a result that is transposed back.
 
-    Calls with masks stay: with a bool mask and the batch first, torch chooses a function in eval mode whose result is
-    NaN where all keys are masked, and which is 0 otherwise.
+    Calls with masks stay, apart from causal ones, which leave each query a key: with a bool mask and the batch first,
+    torch chooses a function in eval mode whose result is NaN where all keys are masked, and which is 0 otherwise.
 
     Args:
         graph: a recorded program.
@@ -34,10 +35,20 @@ def attend_batch_first(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def _is_between_transposes(call: fx.Node) -> bool:
-    if "key_padding_mask" in call.kwargs or "attn_mask" in call.kwargs or not all(map(_exchanges, call.args)):
+    if "key_padding_mask" in call.kwargs or not _is_causal(call.kwargs.get("attn_mask")):
+        return False
+    if not all(map(_exchanges, call.args)):
         return False
     values = _values(call)
     return values is not None and all(_exchanges(use) or _dimension(use) is not None for use in values.users)
+
+
+def _is_causal(mask: Any) -> bool:
+    """Returns whether a mask leaves each query the keys up to its own; without a mask it has all keys."""
+    if mask is None:
+        return True
+    triangle = mask.op == "call_method" and mask.target == "triu" and tuple(mask.args[1:]) == (1,)
+    return triangle and isinstance(mask.args[0], fx.Node) and mask.args[0].target is torch.ones
 
 
 def _exchanges(node: Any) -> bool:
@@ -49,6 +60,10 @@ def _dimension(node: fx.Node) -> int | None:
     """Returns which dimension's size a node reads, None where it does something else."""
     read = node.op == "call_method" and node.target == "size" and len(node.args) == 2
     return _SWAPPED.get(node.args[1]) if read else None  # type: ignore[arg-type]  # an int, as the program is recorded
+
+
+def _reads_shape_or_device(node: fx.Node) -> bool:
+    return _dimension(node) is not None or (node.target is getattr and node.args[1] == "device")
 
 
 def _values(call: fx.Node) -> fx.Node | None:
@@ -72,6 +87,8 @@ def _drop_transposes(call: fx.Node) -> None:
         else:
             use.args = (values, _dimension(use))
     for node in before:
+        for use in [use for use in node.users if _exchanges(node) and _reads_shape_or_device(use)]:
+            use.args = (node.args[0], _dimension(use) if use.op == "call_method" else use.args[1])
         if not node.users:
             graph.erase_node(node)
     values.meta.pop("onnx_outputs", None)  # the file's value is the transposed one
