@@ -1127,6 +1127,15 @@ def test_recurrent_layers_take_the_batch_first_behind_another_transpose(exporter
         check_same(ours, authors, "what hooks of the layers see")
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_recurrent_layers_before_a_fixed_length_have_their_keys(exporter: str) -> None:
+    """The newer exporter writes the traced length into a target, which then stands behind the layer."""
+    original, inputs = seeded(lambda: Lines(False)), (torch.randn(2, 6, 7),)
+    module = onnx2nn.load(EXPORTERS[exporter]("lines_open", original, inputs, (torch.randn(3, 6, 4),)))
+    original.load_state_dict(module.state_dict(), strict=True)
+    check_same(run(module, inputs), run(original, inputs), "after load_state_dict")
+
+
 def _results_of_layers(model: nn.Module, inputs: Tensors) -> Tensors:
     seen: list[torch.Tensor] = []
     hooks = [

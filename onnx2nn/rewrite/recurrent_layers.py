@@ -307,7 +307,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
     given, added = source, list[ir.Node]()
     if order is not None:
-        added.append(_like(transposes[-1], ir.Node("", "Transpose", [source], [ir.AttrInt64s("perm", order)])))
+        added.append(_like(transposes[-1], _transpose(source, order)))
         given = added[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
     has_biases = _has_biases(first.node)
@@ -327,6 +327,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     results = list(new.outputs)
     added.append(new)
     if rows is not None:
+        _like(last.node, new)  # the last node of a replacement, a Reshape here, gets the place of what it replaces
         target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(rows))])
         added += [target, ir.Node("", "Reshape", [results[0], target.outputs[0]], version=REPLACEMENT_OPSET)]
         results[0] = added[-1].outputs[0]
@@ -375,9 +376,13 @@ def _order_before_own_transpose(before: ir.Node | None, layer: ir.Node, after: i
     return [(order or [])[axis] for axis in _SWAPPED]
 
 
+def _transpose(value: ir.Value | None, order: Sequence[int]) -> ir.Node:
+    return ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", order)], version=REPLACEMENT_OPSET)
+
+
 def _like(old: ir.Node, new: ir.Node) -> ir.Node:
     """Returns a node with the place in the author's code that another node has."""
-    new.name, new.version = old.name, REPLACEMENT_OPSET
+    new.name = old.name
     new.metadata_props.update(old.metadata_props)
     return new
 
