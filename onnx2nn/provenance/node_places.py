@@ -51,7 +51,6 @@ class NodePlaces:
                     found[scope] = module if found.get(scope, module) == module else ""
         return found
 
-
     @functools.cached_property
     def _missing_everywhere(self) -> str:
         """The beginning of a path that no node name has, with its dot, and each key has; `""` where there is none.
