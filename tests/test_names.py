@@ -280,6 +280,45 @@ def test_a_table_that_is_read_repeatedly_is_one(exporter: str) -> None:
     assert repr(module.embed) == repr(original.embed)
 
 
+class Spoken(nn.Module):
+    """A decoder that scores words by the table that it reads them from, as OpenAI's Whisper does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = Scored()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.decoder(x)
+        return scores
+
+
+class Scored(nn.Module):
+    """The decoder of `Spoken`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(11, 6), nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.words(x)) @ self.words.weight.to(torch.float32).transpose(0, 1)
+
+
+@pytest.mark.parametrize("build", [Spoken, Scored])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_product_with_a_table_that_words_are_read_from_reads_it(exporter: str, build: type[nn.Module]) -> None:
+    """Exporters transpose a copy of it: it stayed as it was where other weights were loaded, and was not trained."""
+    original, inputs = seeded(build), (_tokens(2, 3) % 11,)
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_{build.__name__}", original, inputs, (_tokens(4, 5) % 11,)))
+    _check_strict(original, module, inputs)
+    other = seeded(build, 1)
+    module.load_state_dict(other.state_dict(), strict=True)
+    check_same(run(module, inputs), run(other, inputs), "with other weights")
+    for model in (module, other):
+        model(*inputs).square().sum().backward()
+    grads = [[weight.grad for name, weight in sorted(model.named_parameters())] for model in (module, other)]
+    check_same(tuple(grads[0]), tuple(grads[1]), "the gradients")
+
+
 class Encoded(nn.Module):
     """A module that calls a method of another one, whose name is in no name of a node."""
 

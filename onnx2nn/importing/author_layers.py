@@ -119,7 +119,7 @@ class AuthorLayers:
         author = self._author
         if author is None:
             return True
-        others = (self._is_computed, self._is_table, self._is_untrained)  # what is no layer of the author's
+        others = (self._is_computed, self._is_table, _is_embedding, self._is_untrained)  # no layers of the author's
         if node is not None and any(is_other(node, held, author) for is_other in others):
             return False
         modules = set()
@@ -183,6 +183,15 @@ class AuthorLayers:
         place = place_of(node)
         made = _sizes_made(node) if author.names or (place is not None and place.path) else set()
         return any(not name and held.sizes[slot] in made for slot, name in names.items())
+
+
+def _is_embedding(node: ir.Node, held: HeldWeights, author: Author) -> bool:
+    """Returns whether a linear layer would hold the table of an embedding, under a key that this has."""
+    origin, graph = held.origins.get("weight"), node.graph
+    if held.kind != "Linear" or origin is None or origin.name not in author.names or graph is None:
+        return False
+    table = graph.initializers.get(origin.name)
+    return table is not None and any(use.node.op_type == "Gather" and use.idx == 0 for use in table.uses())
 
 
 def _sizes_made(node: ir.Node) -> set[int]:

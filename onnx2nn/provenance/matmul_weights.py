@@ -15,6 +15,9 @@ from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
 
 BY_PLACE = "the module that its node stands in"
 
+_PRODUCTS = ("aten.matmul.default", "aten.mm.default")
+"""Calls of a product of matrices that are no layer's."""
+
 _MOST_NODES_BEHIND = 32
 """Number of nodes that may compute a bias from the author's: Swin Transformer V2 puts zeros in its middle."""
 
@@ -35,12 +38,31 @@ class MatMulWeights:
                 return keys.share(node, 1, key)
             source = self._transposed_source(weight, key)
             if source is not None:
-                return self._read_transposed(node, source, key)
+                own = source.name or ""
+                return self._read_transposed(node, source, own if self._is_in_larger_module(key) else key)
             if keys.is_free(key):
                 return keys.rename(weight, key, how, "transposed")
+        if self._is_no_layer(node):
+            table = next((t for t in self._tables if _is_transposed(weight.const_value, t.const_value)), None)
+            if table is not None and _varies(table):
+                return self._read_transposed(node, table, table.name or "")
         if not keys.author.listed:
             keys.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
         return None
+
+    def _is_no_layer(self, node: ir.Node) -> bool:
+        """Returns whether a product is one that its author wrote, by the call or as it stands in no module inside."""
+        if self._keys.author.listed:
+            call = exporter_metadata.call_of(node)
+            return call is not None and call.target in _PRODUCTS
+        place = self._places(node)
+        return place is not None and not place.path
+
+    def _is_in_larger_module(self, key: str) -> bool:
+        """Returns whether a matrix's product stands in a module with others, as `x @ self.words.weight.T` does."""
+        module = key.rpartition(".")[0]
+        own = (f"{module}.weight", f"{module}.bias")
+        return any(name.startswith(f"{module}.") and name not in own for name in self._keys.author.names)
 
     def _candidates(self, node: ir.Node) -> list[tuple[str, str]]:
         """Returns the keys that the matrix of `node` may have, best first, each with its evidence."""
@@ -162,6 +184,12 @@ def _call_behind(product: ir.Node) -> exporter_metadata.Call | None:
     uses = list(product.outputs[0].uses())
     call = exporter_metadata.call_of(uses[0].node) if len(uses) == 1 and uses[0].node.op_type == "Add" else None
     return call if call is not None and call.target.startswith("aten.linear.") else None
+
+
+def _varies(value: ir.Value) -> bool:
+    """Returns whether a table is no constant, which any matrix of its shape may equal by chance."""
+    array = value.const_value.numpy() if value.const_value is not None else np.zeros(1)
+    return bool((array != array.flat[0]).any()) if array.size else False
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
