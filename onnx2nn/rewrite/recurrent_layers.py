@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import origin, readers
+from onnx2nn.rewrite.recurrent_weights import slice_bounds, torch_weights
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -137,90 +138,9 @@ def _layer(node: ir.Node, facts: ValueFacts) -> _Layer | None:
     constant = all(shape is not None for shape in shapes)
     if any(shape is not None and len(shape) != rank for shape, rank in zip(shapes, (3, 3, 2), strict=False)):
         return None  # malformed: the import reports it
-    used = weights if constant else _torch_weights(node.op_type, weights, facts)
+    used = weights if constant else torch_weights(_GATES[node.op_type], weights, facts)
     merge = _merge_of_directions(node, facts)
     return None if merge is None or used is None else _Layer(node, *merge, used, not constant, relu)
-
-
-def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: ValueFacts) -> list[ir.Value] | None:
-    """Returns torch's weights of each direction, from which the file computes the weights of the ONNX node.
-
-    Exporters without constant folding, such as PyTorch's before 1.5, leave in the nodes that reorder the gates.
-    """
-    order, found = _GATES[kind], list[list[ir.Value]]()
-    for number, value in enumerate(inputs):
-        directions = _directions(value, facts)
-        if directions is None:
-            return None
-        of_input = [_reordered(rows, order, 1 + (number == 2)) for rows in directions]
-        if any(values is None for values in of_input):
-            return None
-        found.append([value for values in of_input for value in values or ()])
-    W, R, *B = found
-    if any(len(values) != len(W) * (1 + (values in B)) for values in found):
-        return None
-    return [v for i in range(len(W)) for v in (W[i], R[i], *(b for values in B for b in values[2 * i : 2 * i + 2]))]
-
-
-_Rows = list[tuple[ir.Value, int, int]]
-"""Initializers whose rows are concatenated: each with its first row and the row after its last."""
-
-
-def _directions(value: ir.Value | None, facts: ValueFacts) -> list[_Rows] | None:
-    """Returns the rows of each direction's part of a value, None where they are unknown."""
-    node = None if value is None else value.producer()
-    if node is None or node.domain:
-        return None
-    if node.op_type == "Unsqueeze" and facts.axes(node) == [0]:
-        rows = _rows(node.inputs[0], facts)
-        return None if rows is None else [rows]
-    if node.op_type != "Concat" or node.attributes["axis"].as_int() != 0:
-        return None
-    parts = [_directions(part, facts) for part in node.inputs]
-    return None if any(part is None for part in parts) else [rows for part in parts for rows in part or ()]
-
-
-def _rows(value: ir.Value | None, facts: ValueFacts) -> _Rows | None:
-    """Returns the rows of initializers that a value is made of by Slice and Concat nodes, None for any other value."""
-    node = None if value is None else value.producer()
-    if node is None:
-        shape = facts.constant_shape(value) if value is not None and value.is_initializer() else None
-        return [(value, 0, shape[0])] if value is not None and shape else None
-    if node.domain or node.op_type not in ("Concat", "Slice"):
-        return None
-    if node.op_type == "Concat":
-        parts = [_rows(part, facts) for part in node.inputs] if node.attributes["axis"].as_int() == 0 else [None]
-        return None if any(part is None for part in parts) else [row for part in parts for row in part or ()]
-    rows, bounds = _rows(node.inputs[0], facts), _slice_bounds(node, facts)
-    if rows is None or len(rows) != 1 or bounds is None:
-        return None
-    (source, first, last), (start, end) = rows[0], bounds
-    return [(source, first + start, min(first + end, last))] if 0 <= start < end else None
-
-
-def _slice_bounds(node: ir.Node, facts: ValueFacts) -> tuple[int, int] | None:
-    """Returns start and end of a Slice along the first dimension, None for any other Slice."""
-    given = zip(("starts", "ends", "axes"), node.inputs[1:], strict=False)
-    bounds: dict[str, Any] = {name: facts.ints(value) for name, value in given}
-    bounds |= {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
-    start, end, axes = (bounds.get(name) for name in ("starts", "ends", "axes"))
-    step = facts.ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
-    if step != [1] or axes not in ([0], None) or start is None or end is None or len(start) != 1 or len(end) != 1:
-        return None
-    return None if None in (start[0], end[0]) else (start[0], end[0])
-
-
-def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] | None:
-    """Returns the `count` initializers whose gates have the order `order` in `rows`, None for any other rows."""
-    size, gates = sum(last - first for _, first, last in rows) // (count * len(order)), list[tuple[ir.Value, int]]()
-    for source, first, last in rows:
-        if not size or first % size or last % size:
-            return None
-        gates += [(source, gate) for gate in range(first // size, last // size)]
-    sources = [source for source, _ in gates[:: len(order)]]
-    wanted = [(source, gate) for source in sources for gate in order]
-    fits = gates == wanted and all(source.shape and source.shape[0] == size * len(order) for source in sources)
-    return sources if fits and len(sources) == count else None
 
 
 def _merge_of_directions(
@@ -424,7 +344,7 @@ def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: Va
         node = None if value is None else value.producer()
         if node is None or node.op_type != "Slice" or node.inputs[0] is None:
             return None
-        if _slice_bounds(node, facts) != (layer * directions, (layer + 1) * directions):
+        if slice_bounds(node, facts) != (layer * directions, (layer + 1) * directions):
             return None
         sources.add(node.inputs[0])
     return _InitialState(sources.pop(), []) if len(sources) == 1 else None
