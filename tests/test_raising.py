@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -903,6 +904,51 @@ def test_equal_matches_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(compared) == 1
     assert [node.op_type for node in model.graph] == ["Swish"] * 6
     assert {node.version for node in model.graph} == {28}
+
+
+def _grouped(groups: tuple[int, ...], channels: int) -> bytes:
+    """Returns convolutions whose biases are added behind them, one after the other."""
+    nodes, weights = [], {}
+    for index, group in enumerate(groups):
+        before, after = f"x{index}" if index else "x", f"x{index + 1}" if index + 1 < len(groups) else "y"
+        nodes.append(helper.make_node("Conv", [before, f"w{index}"], [f"c{index}"], group=group, pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Add", [f"c{index}", f"b{index}"], [after], name=f"add{index}"))
+        weights |= {f"w{index}": _random(channels, channels // group, 3, 3), f"b{index}": _random(1, channels, 1, 1)}
+    return _model(nodes, [1, channels, 5, 6], **weights)
+
+
+def test_two_groups_are_compared_for_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx2nn.rewrite import raising
+
+    compared = []
+    original = raising._Raiser._difference
+    monkeypatch.setattr(raising._Raiser, "_difference", lambda *args: compared.append(args[1]) or original(*args))
+    model = _grouped((1, 2, 4, 8), 8)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"Conv": 4}, "dropped": []}
+    channels = [next(iter(this.sample.values()))[1] for this in compared]
+    assert channels == [4, 2]
+    check_against_onnxruntime(model, module, (torch.randn(1, 8, 5, 6),))
+
+
+def test_a_replacement_with_other_groups_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison with fewer groups takes both for the same only where they have the same number of groups."""
+    from onnx2nn.rewrite import linear_conv, raising
+
+    def build(match: dict[str, Any], facts: Any) -> NewNode | None:
+        right = linear_conv._conv(match, facts)
+        assert right is not None
+        return NewNode("Conv", right.inputs, {**right.attributes, "group": 4})
+
+    (rule,) = (rule for rule in linear_conv.RULES if rule.name == "Conv")
+    monkeypatch.setattr(raising, "SWEEPS", ((dataclasses.replace(rule, build=build),),))
+    model = _grouped((4, 8), 8)
+    module = onnx2nn.load(model)
+    report = module.meta["onnx2nn"]["raising"]
+    assert report["raised"] == {"Conv": 1}
+    (dropped,) = report["dropped"]
+    assert dropped.startswith("Conv is not applied at node 'add1'")
+    check_against_onnxruntime(model, module, (torch.randn(1, 8, 5, 6),))
 
 
 def test_attributes_that_are_missing_or_of_another_type() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class Evaluator:
         given: arrays of values at which the evaluation starts.
         floats: the numpy dtype of all floating-point tensors.
         placeholder: returns an array for a value that is neither given nor constant, None to compute the value.
+        most: the largest numbers of attributes, which take the places of larger ones.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class Evaluator:
         given: Mapping[ir.Value, np.ndarray[Any, Any]],
         floats: Any = np.float64,
         placeholder: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
+        most: Mapping[str, int] = MappingProxyType({}),
     ):
         self._table, self._F, self._opsets, self._floats, self._placeholder = table, F, opsets, floats, placeholder
-        self._account = account
+        self._account, self._most = account, most
         self._known: dict[ir.Value, Any] = {value: self._tensor(array) for value, array in given.items()}
         self._nodes = 0
 
@@ -89,6 +92,7 @@ class Evaluator:
             raise OperatorError("it depends on values that are known at run time only")
 
         attributes = attribute_values(node, row, {}, lambda tensor: self._tensor(tensor.numpy()))
+        attributes |= {name: min(attributes[name], most) for name, most in self._most.items() if name in attributes}
         inputs = [None if value is None else self._value(value) for value in node.inputs]
         check_inputs(row, inputs, self._account)
         if "_outputs" in row.facts:

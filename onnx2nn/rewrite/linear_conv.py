@@ -50,9 +50,12 @@ def _conv(match: Match, facts: ValueFacts) -> NewNode | None:
 
 
 def _conv_sample(match: Match, facts: ValueFacts) -> Sample:
-    """Returns sample inputs with two channels in each group: the operator has no attribute for their number."""
+    """Returns sample inputs with two channels in each group: the operator has no attribute for their number.
+
+    Two groups stand for any number of them: a depthwise convolution has hundreds, and torch computes each by a call.
+    """
     conv, shape = match["conv"], facts.constant_shape(match["weight"]) or ()
-    channels = 2 * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
+    channels = 2 * min(_groups(conv), _REPEATS["group"])
     sizes = [(size - 1) * step + 3 for size, step in zip(shape[2:], _dilations(conv, shape), strict=True)]
     sample: dict[str, Any] = {"x": (1, channels, *sizes), "weight": (channels, 2, *shape[2:])}
     if "own" in match:
@@ -71,7 +74,11 @@ def _dilations(conv: ir.Node, shape: tuple[int, ...]) -> list[int]:
 def _channels(conv: ir.Node, weight: tuple[int, ...]) -> int:
     if conv.op_type == "Conv":
         return weight[0]
-    return weight[1] * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
+    return weight[1] * _groups(conv)
+
+
+def _groups(conv: ir.Node) -> int:
+    return conv.attributes["group"].as_int() if "group" in conv.attributes else 1
 
 
 def _padded(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -108,10 +115,12 @@ def _pads(pad: ir.Node, facts: ValueFacts) -> list[int] | None:
 
 
 _PAD = "(pad := Pad(x, ...))"
+_PADDED = f"(conv := Conv({_PAD}, weight)) | (conv := Conv({_PAD}, weight, own))"
+_REPEATS = {"group": 2}
 
 RULES = (
-    Rule("pads", parse(f"(conv := Conv({_PAD}, weight)) | (conv := Conv({_PAD}, weight, own))"), _padded, _conv_sample),
+    Rule("pads", parse(_PADDED), _padded, _conv_sample, repeats=_REPEATS),
     Rule("Linear", parse("MatMul(x, weight) + bias"), _linear, _linear_sample),
-    Rule("Conv", parse("(conv := Conv(x, weight)) + bias"), _conv, _conv_sample),
-    Rule("ConvTranspose", parse("(conv := ConvTranspose(x, weight)) + bias"), _conv, _conv_sample),
+    Rule("Conv", parse("(conv := Conv(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS),
+    Rule("ConvTranspose", parse("(conv := ConvTranspose(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS),
 )

@@ -185,10 +185,10 @@ class _Raiser:
             )
         except (KeyError, IndexError, TypeError, ValueError):
             return None  # missing attributes, or attributes of a wrong type: the import reports them
-        added = list(_nodes(new))
-        return Replacement(
-            rule.name, match[NODES], [root.outputs[0]], added, [added[-1].outputs[0]], sample, rule.rounds, larger
-        )
+        nodes, added = match[NODES], list(_nodes(new))
+        kept = _kept(rule.repeats, nodes, added)
+        outputs = [root.outputs[0]], [added[-1].outputs[0]]
+        return Replacement(rule.name, nodes, outputs[0], added, outputs[1], sample, rule.rounds, larger, kept)
 
     def _replace(self, graph: ir.Graph | ir.Function, this: Replacement) -> bool:
         if not self._agrees(this):
@@ -211,7 +211,7 @@ class _Raiser:
     def _agrees(self, this: Replacement) -> bool:
         """Compares the nodes with their replacement, once for all replacements of one signature."""
         shapes = [_shapes(sample) for sample in (this.sample, this.larger) if sample is not None]
-        key = (this.rule, *(_signature(nodes, this.sample) for nodes in (this.nodes, this.added)), *shapes)
+        key = (this.rule, *(_signature(nodes, this) for nodes in (this.nodes, this.added)), *shapes)
         if key not in self._agreed:
             self._agreed[key] = True
             try:
@@ -256,7 +256,7 @@ class _Raiser:
         def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
             return None if value.producer() in inside else facts.placeholder(value)
 
-        evaluator = Evaluator(self.table, self.F, facts.opsets, facts.account, given, floats, placeholder)
+        evaluator = Evaluator(self.table, self.F, facts.opsets, facts.account, given, floats, placeholder, this.repeats)
         try:
             pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
         except AttributeError:
@@ -368,22 +368,42 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
     yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else REPLACEMENT_OPSET)
 
 
-def _signature(nodes: Iterable[ir.Node], sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
+def _kept(repeats: Mapping[str, int], nodes: Iterable[ir.Node], added: Iterable[ir.Node]) -> Mapping[str, int]:
+    """Returns those of the attributes `repeats` that a replacement has as the nodes have them."""
+    kept = {}
+    for name, most in repeats.items():
+        old, new = (
+            [node.attributes[name].value for node in all_ if name in node.attributes] for all_ in (nodes, added)
+        )
+        if old == new and all(isinstance(number, int) for number in old):
+            kept[name] = most
+    return kept
+
+
+def _signature(nodes: Iterable[ir.Node], this: Replacement) -> tuple[Any, ...]:
     """Returns the signature of nodes: operators, attributes, small constants, shapes of large constants.
 
     Args:
         nodes: the nodes.
-        sample: the values in whose place a comparison takes a sample; their position stands for them.
+        this: the replacement; the position of a value in whose place a comparison takes a sample stands for it.
     """
-    sampled = {value: ("sampled", position) for position, value in enumerate(sample)}
+    sampled = {value: ("sampled", position) for position, value in enumerate(this.sample)}
     return tuple(
         (
             node.op_type,
-            *sorted((name, repr(attr.value)) for name, attr in node.attributes.items()),
+            *sorted((name, _form(attr, this.repeats.get(name))) for name, attr in node.attributes.items()),
             *(sampled[value] if value in sampled else _constant(value) for value in node.inputs),
         )
         for node in nodes
     )
+
+
+def _form(attribute: ir.Attr, most: int | None) -> str:
+    """Returns what a comparison takes an attribute for, as a text."""
+    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+        tensor = attribute.value  # its own text costs as much as a comparison
+        return f"{tensor.dtype!r} {tuple(tensor.shape)} {tensor.tobytes()!r}"
+    return repr(attribute.value if most is None else min(attribute.value, most))
 
 
 def _constant(value: ir.Value | None) -> Any:

@@ -51,6 +51,8 @@ class Rule:
         shared: operators of matched nodes that may have readers outside, for which they stay.
         rounds: whether the result is rounded to steps of 1, and the replacement may give the next step where a number
             lies in the middle of two.
+        repeats: attributes that say how often the nodes repeat one computation, and the most repetitions of a
+            comparison, for which `sample` is made. The replacement has the attributes of the nodes.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Rule:
     sample: Callable[[Match, ValueFacts], Sample]
     shared: frozenset[str] = frozenset()
     rounds: bool = False
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:
@@ -84,6 +87,7 @@ class Replacement:
         sample: sample inputs of the nodes: a shape, to be filled with random numbers, or an array.
         rounds: the rule's.
         larger: sample inputs with other sizes of dynamic dimensions, None where `sample` has none.
+        repeats: the rule's.
     """
 
     rule: str
@@ -94,3 +98,4 @@ class Replacement:
     sample: Mapping[ir.Value, Any]
     rounds: bool = False
     larger: Mapping[ir.Value, Any] | None = None
+    repeats: Mapping[str, int] = field(default_factory=dict)
