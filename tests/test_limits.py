@@ -21,6 +21,7 @@ import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, LimitError, Onnx2nnError, UnsupportedModelError
 from onnx2nn.ground.limits import ATTEMPTS, FREE_NODES, Account
+from onnx2nn.importing.upper_bounds import bound_of_steps
 from onnx2nn.reading.reader import read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -512,3 +513,17 @@ def test_sizes_of_unknown_rank() -> None:
     x = torch.ones(3, 1)
     y = onnx2nn.load(model)(x, torch.tensor(True), torch.tensor([3, 4]))
     torch.testing.assert_close(y, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (5, 2, 1, 4), (3, 2, 7, 1), (2, 3, 6, 5)], ids=str)
+def test_the_bound_of_recurrent_layers_holds(sizes: tuple[int, int, int, int], layers: int) -> None:
+    """Multiplications and elements of all steps of an LSTM, counted by its definition."""
+    steps, batch, features, hidden = sizes
+    widths = [features] + [hidden] * (layers - 1)
+    weights = [torch.empty(1, 4 * hidden, size) for width in widths for size in (width, hidden)]
+    multiplied = steps * batch * sum(4 * hidden * (width + hidden) for width in widths)
+    made = layers * steps * batch * 5 * hidden
+    bound = bound_of_steps([torch.empty(steps, batch, features), *weights, None], [layers, 0, 0.5])
+    assert bound >= max(multiplied, made)
+    assert bound_of_steps([torch.empty(0, 1 << 20), *weights], []) >= 1 << 20

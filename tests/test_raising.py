@@ -1105,6 +1105,39 @@ def test_sizes_that_follow_a_recurrent_layer_stay_the_files(target: list[int]) -
         torch.testing.assert_close(module(x), expected)
 
 
+@pytest.mark.parametrize(("last", "widths"), [(-1, {7, 10, 5}), (32, {12, 32, 16})], ids=["any width", "the file's"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_wide_recurrent_layers_are_compared_narrow(
+    monkeypatch: pytest.MonkeyPatch, kind: str, last: int, widths: set[int]
+) -> None:
+    """Unless a Reshape of the file holds the width, a layer of a few features stands for those of any number."""
+    from onnx2nn.rewrite import raising
+
+    compared = []
+    original = raising._Raiser._difference
+    monkeypatch.setattr(raising._Raiser, "_difference", lambda *args: compared.append(args[1]) or original(*args))
+    target = numpy_helper.from_array(np.array([0, 0, last]))
+    nodes, weights = [helper.make_node("Constant", [], ["target"], value=target)], dict[str, np.ndarray]()
+    rows = {"LSTM": 64, "GRU": 48, "RNN": 16}[kind]
+    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
+    for index, width in enumerate((12, 32)):
+        x, y = ("x", "y0") if not index else ("y0", "y")
+        names = [f"{name}{index}" for name in "wrb"]
+        weights |= dict(zip(names, (_random(2, rows, width), _random(2, rows, 16), _random(2, 2 * rows)), strict=True))
+        options = dict(hidden_size=16, direction="bidirectional", **attributes)
+        nodes.append(helper.make_node(kind, [x, *names], [f"h{index}"], **options))
+        nodes.append(helper.make_node("Transpose", [f"h{index}"], [f"t{index}"], perm=[0, 2, 1, 3]))
+        nodes.append(helper.make_node("Reshape", [f"t{index}", "target"], [y]))
+    model = _model(nodes, [3, 2, 12], **weights)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {kind: 1}, "dropped": []}
+    (this,) = compared
+    shapes = {value.name: shape for value, shape in this.sample.items() if value.name in {*weights, "x"}}
+    compared_with = {name: value.shape for name, value in weights.items()} | shapes
+    assert {compared_with[name][-1] for name in ("w0", "w1", "r0", "r1")} == widths
+    check_against_onnxruntime(model, module, (torch.randn(3, 2, 12),))
+
+
 @pytest.mark.parametrize("shape", [[], [3]], ids=str)
 def test_constants_of_one_element_may_give_a_scalar_a_dimension(shape: list[int]) -> None:
     constants = [numpy_helper.from_array(np.array([1], np.float32), "one")]

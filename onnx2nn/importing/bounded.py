@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ground.limits import Account
-from onnx2nn.importing.upper_bounds import SMALL, reach, upper_bound
+from onnx2nn.importing.upper_bounds import SMALL, bound_of_steps, reach, upper_bound
 from onnx2nn.optable.row import Row
 
 _SECONDS_PER_NUMBER = 4e-6
@@ -40,7 +40,7 @@ def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], 
     if any(isinstance(argument, np.ndarray) for argument in arguments):
         _check_strings(arguments, account)
         return _counted(row.run(F, *arguments, **attributes), account)
-    if upper_bound((*arguments, *attributes.values())) <= SMALL:
+    if _bound(row, arguments, attributes) <= SMALL:
         return row.run(F, *arguments, **attributes)
     if "number_by_number" in row.traits:
         read = sum(reach(getattr(argument, "shape", (0,))) for argument in arguments)
@@ -55,6 +55,12 @@ def run(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], 
     with watched(account):
         result = row.run(F, *arguments, **attributes)
     return _counted(result, account)
+
+
+def _bound(row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> float:
+    if "step_by_step" in row.traits:
+        return bound_of_steps(arguments, attributes.values())
+    return upper_bound((*arguments, *attributes.values()))
 
 
 def _check_declared(row: Row, F: Any, arguments: Sequence[Any], attributes: dict[str, Any], account: Account) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +16,16 @@ def reach(shape: Iterable[int]) -> int:
     """Returns the elements of a tensor, or of one without elements those of a sum over it and of a sort's memory."""
     sizes = tuple(shape)
     return math.prod(sizes) or math.prod(size or 1 for size in sizes)
+
+
+def bound_of_steps(values: Sequence[Any], attributes: Iterable[Any]) -> float:
+    """Returns an upper bound as `upper_bound` does, for an operator that goes `step_by_step` over the first value.
+
+    Law: a step multiplies its input and its state by each weight once, and a state has no more elements than the step's
+    input has times a weight's. An attribute may be a number of layers.
+    """
+    first, *others = (reach(getattr(value, "shape", ())) for value in values)
+    return float(first * sum(others) * math.prod(max(1, value) for value in attributes if isinstance(value, int)))
 
 
 def upper_bound(values: Iterable[Any], depth: int = 2) -> float:

@@ -354,7 +354,7 @@ def _recurrent(
     return tuple(function(X, hx, parameters, bool(has_biases), *flags))
 
 
-@op("LSTM", 1, domain=OWN)
+@op("LSTM", 1, domain=OWN, traits=["step_by_step"])
 def lstm(
     F: Any,
     X: Any,
@@ -369,7 +369,7 @@ def lstm(
     return _recurrent(F, F.lstm, X, rest, 2, [0, 2, 3, 1], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
-@op("GRU", 1, domain=OWN)
+@op("GRU", 1, domain=OWN, traits=["step_by_step"])
 def gru(
     F: Any,
     X: Any,
@@ -384,7 +384,7 @@ def gru(
     return _recurrent(F, F.gru, X, rest, 1, [1, 0, 2], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
-@op("RNN", 1, domain=OWN)
+@op("RNN", 1, domain=OWN, traits=["step_by_step"])
 def rnn(
     F: Any,
     X: Any,

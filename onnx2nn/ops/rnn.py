@@ -422,7 +422,7 @@ def _results(F: Any, X: Any, W: Any, R: Any, *others: Any, layout: int = 0, **at
     return recurrent_results(X, W.shape[0], W.shape[-1], R.shape[-1], layout)
 
 
-@op("RNN", 14, results=_results, custom_op=True, traits=["recurrent"])
+@op("RNN", 14, results=_results, custom_op=True, traits=["recurrent", "step_by_step"])
 def rnn(
     F: Any,
     X: Any,
@@ -457,7 +457,7 @@ def rnn(
     return outputs_asked(recurrent_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
-@op("GRU", 14, results=_results, custom_op=True, traits=["recurrent"])
+@op("GRU", 14, results=_results, custom_op=True, traits=["recurrent", "step_by_step"])
 def gru(
     F: Any,
     X: Any,
@@ -510,7 +510,7 @@ def gru(
     return outputs_asked(recurrent_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
-@op("LSTM", 14, results=_results, custom_op=True, traits=["recurrent"])
+@op("LSTM", 14, results=_results, custom_op=True, traits=["recurrent", "step_by_step"])
 def lstm(
     F: Any,
     X: Any,

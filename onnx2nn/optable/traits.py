@@ -27,6 +27,7 @@ Trait = Literal[
     "recurrent",
     "reduction",
     "runs_packed",
+    "step_by_step",
     "takes_apart",
     "thread_dependent",
     "value_preserving",
@@ -52,6 +53,7 @@ Trait = Literal[
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `runs_packed`: it computes on quantised numbers as they are stored, in ONNX Runtime too, on every processor; files
   that torch.onnx.export writes have it, and not its arithmetic.
+- `step_by_step`: it multiplies each element of the first input by elements of the others, by each of them once at most.
 - `takes_apart`: it gives a sequence of as many parts as the first input's size says.
 - `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.

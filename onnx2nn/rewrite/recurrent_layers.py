@@ -7,7 +7,7 @@ own; nn.LSTM's, `(steps, batch, directions * hidden)`, has them concatenated.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ _SUPPORTED = {"hidden_size", "direction", "layout", "input_forget", "linear_befo
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
 """For each of ONNX's gates, in their order, its position among the gates in torch's weights."""
+
+_WIDEST, _MOST_HIDDEN = 7, 5
+"""The most features and hidden values of a comparison, which stand for any numbers of them."""
 
 _SWAPPED = [1, 0, 2]
 """The permutation that swaps batch and time."""
@@ -260,10 +263,43 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         else [last.node, *merging, *concats]
     )
     order = order or [0, 1, 2]
-    sample, larger = (_sample(chain, source, starts, batch_first, order, known) for known in (facts, facts.larger))
+    narrow = _narrow_weights(chain, facts)
+    sample, larger = (
+        _sample(chain, source, starts, batch_first, order, known, narrow) for known in (facts, facts.larger)
+    )
     pairs = [(a, b) for a, b in zip(old, results, strict=True) if a is not None]
     replaced, new_values = [a for a, _ in pairs], [b for _, b in pairs]
-    return Replacement(kind, list(dict.fromkeys(nodes)), replaced, added, new_values, sample, larger=larger)
+    repeats = {"hidden_size": _MOST_HIDDEN} if narrow else {}
+    nodes = list(dict.fromkeys(nodes))
+    return Replacement(kind, nodes, replaced, added, new_values, sample, larger=larger, repeats=repeats)
+
+
+def _narrow_weights(chain: Sequence[_Layer], facts: ValueFacts) -> dict[ir.Value, tuple[int, ...]]:
+    """Returns shapes of weights for a comparison of narrower layers, none where the file fixes the widths elsewhere.
+
+    The time of a comparison of the file's weights, of hundreds of rows in float64, is most of that of a small load.
+    """
+    directions = chain[0].directions
+    width, hidden = ((facts.constant_shape(value) or (0,))[-1] for value in chain[0].weights[:2])
+    columns, rows = min(width, _WIDEST), min(hidden, _MOST_HIDDEN)
+    found: dict[ir.Value, tuple[int, ...]] = {}
+    for layer in chain:
+        attribute = layer.node.attributes.get("hidden_size")
+        ends = [-1] if layer.target is None else facts.ints(layer.target) or [0]
+        if layer.as_torch or ends[-1] != -1 or (attribute is not None and attribute.value != hidden):
+            return {}
+        shapes = zip(_weight_shapes(layer, width, hidden), _weight_shapes(layer, columns, rows), strict=True)
+        for value, (whole, narrow) in zip(layer.weights, shapes, strict=False):
+            if facts.constant_shape(value) != whole or found.setdefault(value, narrow) != narrow:
+                return {}  # malformed, which the import reports, or shared by layers of several widths
+        width, columns = directions * hidden, directions * rows
+    return found
+
+
+def _weight_shapes(layer: _Layer, width: int, hidden: int) -> list[tuple[int, ...]]:
+    """Returns the shapes of the weights of a node, for inputs of size `width`."""
+    rows = len(_GATES[layer.node.op_type]) * hidden
+    return [(layer.directions, rows, width), (layer.directions, rows, hidden), (layer.directions, 2 * rows)]
 
 
 def _swaps_batch_and_time(node: ir.Node) -> bool:
@@ -388,6 +424,7 @@ def _sample(
     batch_first: bool,
     order: Sequence[int],
     facts: ValueFacts,
+    weights: Mapping[ir.Value, tuple[int, ...]],
 ) -> dict[ir.Value, Any]:
     """Returns sample inputs for the input and the initial states, of sizes that the file's Reshapes accept.
 
@@ -398,11 +435,12 @@ def _sample(
         batch_first: whether the batch comes before the time in what the layers get.
         order: the order in which they get the dimensions of `source`.
         facts: what is known of the graph.
+        weights: the shapes of the sample's weights, none for the file's.
     """
 
     directions = chain[0].directions
-    shape = facts.constant_shape(chain[0].weights[0]) or ()
-    hidden = (facts.constant_shape(chain[0].weights[1]) or ())[-1]
+    shape, of_state = (weights.get(value) or facts.constant_shape(value) or () for value in chain[0].weights[:2])
+    hidden = of_state[-1]
     steps, batch = 3, 2  # the fewest that tell apart directions, time and batch: each step makes many calls
     for layer in chain:
         target = facts.ints(layer.target) or []
@@ -418,7 +456,7 @@ def _sample(
                 given if given and given > 0 else default
                 for given, default in zip(target[:2], (steps, batch), strict=True)
             )
-    sample = dict[ir.Value, Any]()
+    sample = dict[ir.Value, Any](weights)
     sizes = (batch, steps, shape[-1]) if batch_first else (steps, batch, shape[-1])
     sample[source] = tuple(sizes[order.index(axis)] for axis in range(3))
     for start in starts:
