@@ -17,6 +17,9 @@ from onnx2nn.errors import ModelFileError
 _MAPPED = 1 << 14
 """Bytes from which an array is mapped; smaller ones share their pages with others."""
 
+_READS_AT = hasattr(os, "pread") and hasattr(os, "preadv")
+"""Whether the system reads at an offset by one call, without a position that threads share; Windows does not."""
+
 
 class ByteSource(Protocol):
     """Random access to the bytes of a model or of its external data."""
@@ -140,6 +143,13 @@ class FileSource:
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns exactly `length` bytes from `offset`."""
+        if _READS_AT:
+            try:
+                data = os.pread(self._file.fileno(), length, offset)
+            except OSError:
+                data = b""
+            if len(data) == length:
+                return data
         return self.read_array(offset, length).tobytes()
 
     def read_array(self, offset: int, length: int, unit: int = 1) -> np.ndarray:
@@ -161,19 +171,25 @@ class FileSource:
             ModelFileError: the file is shorter than it was, or cannot be read.
         """
         view = memoryview(array)  # type: ignore[arg-type]  # an array is a buffer
-        with self._lock:
+        done = 0
+        while done < view.nbytes:
             try:
-                self._file.seek(offset)
-                done = 0
-                while done < view.nbytes:
-                    count = self._file.readinto(view[done:])
-                    if not count:
-                        raise ModelFileError(
-                            f"{self.path} became shorter while it was read. Read it again when it is complete."
-                        )
-                    done += count
+                count = self._read_some(view[done:], offset + done)
             except OSError as error:
                 raise ModelFileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
+            if not count:
+                raise ModelFileError(
+                    f"{self.path} became shorter while it was read. Read it again when it is complete."
+                )
+            done += count
+
+    def _read_some(self, view: memoryview, offset: int) -> int:
+        """Fills the start of a buffer with the bytes from `offset`; returns how many, 0 at the end of the file."""
+        if _READS_AT:
+            return os.preadv(self._file.fileno(), [view], offset)
+        with self._lock:  # the file has one position
+            self._file.seek(offset)
+            return self._file.readinto(view) or 0
 
     def unmap(self) -> None:
         """Reads arrays again; what is mapped stays so while arrays are views of it."""

@@ -17,6 +17,9 @@ from onnx2nn.reading.tensors import ByteSource
 # Smaller messages (bytes) are copied unparsed: most nodes are small, and walking them would take time.
 _THRESHOLD = 1024
 _WINDOW = 1 << 16
+# Of the messages that hold one large field, a tensor or the node around it, the others are at the start.
+_SMALL_WINDOW = 1 << 9
+_FLAT = frozenset({"Node", "Attribute", "SparseTensor", "Tensor"})
 # Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
 _FIXED_LENGTH = {1: 8, 3: 0, 4: 0, 5: 4}
 # Protobuf's own limit on messages inside messages.
@@ -65,7 +68,7 @@ def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
     return _message(source, 0, source.size, "Model", spans, 0), spans
 
 
-def fields(source: ByteSource, start: int, end: int, at_least: int = 0) -> Iterator[Field]:
+def fields(source: ByteSource, start: int, end: int, at_least: int = 0, at_once: int = _WINDOW) -> Iterator[Field]:
     """Yields the fields of the message at `[start, end)`, except fields inside groups (obsolete, unknown).
 
     Args:
@@ -73,6 +76,7 @@ def fields(source: ByteSource, start: int, end: int, at_least: int = 0) -> Itera
         start: offset of the message, bytes.
         end: offset of its end, bytes.
         at_least: smallest payload, in bytes, of the fields to yield; the others are passed over quickly.
+        at_once: bytes that are read together.
 
     Raises:
         ModelFileError: a field does not end before `end`, or is malformed.
@@ -83,7 +87,7 @@ def fields(source: ByteSource, start: int, end: int, at_least: int = 0) -> Itera
     while position < end:
         if position > safe:
             low = position
-            window = source.read(position, min(_WINDOW, end - position))
+            window = source.read(position, min(at_once, end - position))
             # A tag and a length end within 20 bytes; at the message's end the window has all there is.
             safe = end if low + len(window) == end else low + len(window) - 20
         try:
@@ -160,7 +164,8 @@ def _message(source: ByteSource, start: int, end: int, kind: str, spans: dict[in
     children = _CHILDREN[kind]
     parts: list[bytes] = []
     copied = start
-    for number, wire_type, tag, body, stop in fields(source, start, end, _THRESHOLD):
+    at_once = _SMALL_WINDOW if kind in _FLAT else _WINDOW
+    for number, wire_type, tag, body, stop in fields(source, start, end, _THRESHOLD, at_once):
         if wire_type != 2:
             continue
         if number in children:
@@ -176,7 +181,7 @@ def _message(source: ByteSource, start: int, end: int, kind: str, spans: dict[in
 
 
 def _tensor(source: ByteSource, start: int, end: int, spans: dict[int, int]) -> bytes:
-    found = list(fields(source, start, end))
+    found = list(fields(source, start, end, at_once=_SMALL_WINDOW))
     data_type = 0
     for field in found:
         if field.number == _DATA_TYPE and field.wire_type == 0:

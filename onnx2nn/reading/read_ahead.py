@@ -55,7 +55,8 @@ def reading_ahead(model: ir.Model) -> Iterator[None]:
 def _batches(model: ir.Model) -> list[list[StoredTensor]]:
     """Returns the stored weights of the main graph, in the order of their use, in batches."""
     values = (value for node in model.graph for value in node.inputs if value is not None)
-    tensors = dict.fromkeys(tensor for value in values if isinstance(tensor := value.const_value, StoredTensor))
+    constants = (tensor for value in values if (tensor := value.const_value) is not None)  # few; the next test is slow
+    tensors = dict.fromkeys(tensor for tensor in constants if isinstance(tensor, StoredTensor))
     found: list[list[StoredTensor]] = [[]]
     size = 0
     for tensor in tensors:
