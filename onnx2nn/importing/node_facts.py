@@ -41,11 +41,12 @@ def node_name(node: ir.Node) -> str:
 
 def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
     """Returns the graphs in the attributes of `nodes`, such as the branches of If, without graphs inside these."""
-    attributes = [attribute for node in nodes for attribute in node.attributes.data.values()]
-    graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-    return graphs + [
-        graph for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for graph in a.value
-    ]
+    attributes = [a for node in nodes for a in node.attributes.data.values() if a.type in _OF_GRAPHS and not a.is_ref()]
+    graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH]
+    return graphs + [graph for a in attributes if a.type == ir.AttributeType.GRAPHS for graph in a.value]
+
+
+_OF_GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
 
 def attribute_values(

@@ -33,6 +33,7 @@ _ATTRIBUTE_FIELDS = {
     _Kind.SPARSE_TENSORS: "sparse_tensors",
     _Kind.TYPE_PROTOS: "type_protos",
 }
+_KINDS = {int(kind): kind for kind in _Kind}
 _MESSAGES = (_Kind.TENSOR, _Kind.GRAPH, _Kind.SPARSE_TENSOR, _Kind.TYPE_PROTO)
 _SCALARS = (_Kind.FLOAT, _Kind.INT, _Kind.STRING, *_MESSAGES)
 _SIMPLE_FIELDS = ("f", "i", "s", "floats", "ints", "strings", "tensors", "graphs")
@@ -96,7 +97,7 @@ class AttributeReader:
 
 def _kind(proto: onnx.AttributeProto) -> ir.AttributeType:
     if proto.type:
-        return _Kind(proto.type)
+        return _KINDS.get(proto.type) or _Kind(proto.type)
     # IR version 1 had no `type`: the field in use tells.
     for kind, field in _ATTRIBUTE_FIELDS.items():
         value = getattr(proto, field)

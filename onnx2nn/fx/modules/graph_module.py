@@ -154,8 +154,8 @@ def _unshared(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the tensors that share no memory with others and whose elements do not overlap."""
     alone: list[torch.Tensor] = []
     end, shared = 0, True
-    for tensor in sorted(state, key=memory_of):
-        start, size = memory_of(tensor), tensor.untyped_storage().nbytes()
+    for start, _, tensor in sorted((memory_of(tensor), number, tensor) for number, tensor in enumerate(state)):
+        size = tensor.untyped_storage().nbytes()
         if start < end and not shared:
             alone.pop()
         shared = start < end or size < tensor.nbytes

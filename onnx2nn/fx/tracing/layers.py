@@ -6,7 +6,7 @@ import copy
 import functools
 import operator
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Layer:
             if tensor is None:
                 continue
             inner, _, name = name.rpartition(".")
-            holder = module.get_submodule(inner)
+            holder = module.get_submodule(inner) if inner else module
             trained = not name.startswith("running_") and not isinstance(tensor, nn.Parameter)
             setattr(holder, name, nn.Parameter(tensor) if trained else tensor)
         if getattr(module, "num_batches_tracked", None) is not None:  # None in an InstanceNorm
@@ -56,33 +56,34 @@ class Layer:
 
 
 def _made(kind: Any, config: dict[str, Any]) -> nn.Module:
-    """Returns a layer without values; layers of one configuration are copies of the first one."""
+    """Returns a layer without values; layers of one configuration are shallow copies of the first one."""
     try:
-        pattern = _pattern(kind, **config)
+        pattern, own = _pattern(kind, **config)
     except TypeError:  # an argument that is no key, such as a list
         return _uninitialised(kind, config)
-    if any(True for _ in pattern.children()):
+    if pattern._modules:
         return _uninitialised(kind, config)
     module: nn.Module = kind.__new__(kind)
-    vars(module).update((name, _copied(value)) for name, value in vars(pattern).items())
+    members = vars(module)
+    members.update(vars(pattern))
+    for name, make in own:
+        members[name] = make()
     return module
 
 
-def _copied(value: Any) -> Any:
-    """Returns a shallow copy; most attributes of a layer are numbers, or containers of hooks without any."""
-    kind = type(value)
-    if kind in _UNCHANGING:
-        return value
-    return kind() if kind in _CONTAINERS and not value else copy.copy(value)
-
-
-_UNCHANGING = frozenset({bool, int, float, str, type(None)})
+_UNCHANGING = frozenset({bool, int, float, str, type(None), tuple})
 _CONTAINERS = frozenset({dict, list, set, OrderedDict})
 
 
 @functools.lru_cache(256, typed=True)
-def _pattern(kind: type[nn.Module], /, **config: Any) -> nn.Module:
-    return _uninitialised(kind, config)
+def _pattern(kind: type[nn.Module], /, **config: Any) -> tuple[nn.Module, list[tuple[str, Callable[[], Any]]]]:
+    """Returns a layer, and what makes those of its members that each copy has of its own: mostly empty containers."""
+    module = _uninitialised(kind, config)
+    own = {name: value for name, value in vars(module).items() if type(value) not in _UNCHANGING}
+    return module, [
+        (name, type(value) if type(value) in _CONTAINERS and not value else functools.partial(copy.copy, value))
+        for name, value in own.items()
+    ]
 
 
 def _uninitialised(kind: type[nn.Module], config: dict[str, Any]) -> nn.Module:

@@ -133,7 +133,7 @@ class NamedPlacement:
             return False  # a lookup by a constant index table is no layer of the author's
         if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
             return False  # its forward writes to the module, which torch.cond and similar operators refuse
-        return self._layers.fits(self.at.node, self._held(layer), outer=self.outer)
+        return self.author is None or self._layers.fits(self.at.node, self._held(layer), outer=self.outer)
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""

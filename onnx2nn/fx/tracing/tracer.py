@@ -306,8 +306,10 @@ def _layer(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[st
     layer = layer_for(function, _settled(tracer, args), _settled(tracer, kwargs))
     if layer is None or is_traced(list(layer.config.values())):
         return None
-    candidates = (layer, stored_transposed(layer))
-    return next((found for found in candidates if found is not None and tracer.placement.fits(found)), None)
+    if tracer.placement.fits(layer):
+        return layer
+    turned = stored_transposed(layer)
+    return turned if turned is not None and tracer.placement.fits(turned) else None
 
 
 def _settled(tracer: Tracer, value: Any) -> Any:
