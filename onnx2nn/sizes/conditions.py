@@ -144,12 +144,21 @@ def _reduced(number: Number, *, exact: bool) -> Size:
 
 def less(a: Number, b: Number) -> Truth:
     """Returns `a < b`."""
-    return at_least_zero(subtract(subtract(b, a), 1))
+    return True if _is_below(a, b, 1) else at_least_zero(subtract(subtract(b, a), 1))
 
 
 def at_most(a: Number, b: Number) -> Truth:
     """Returns `a <= b`."""
-    return at_least_zero(subtract(b, a))
+    return True if _is_below(a, b, 0) else at_least_zero(subtract(b, a))
+
+
+def _is_below(a: Number, b: Number, gap: int) -> bool:
+    """Returns whether `a + gap <= b` by the bounds of one of them alone, where the other is an int."""
+    if isinstance(a, int):
+        least = bounds(b)[0]
+        return least is not None and a + gap <= least
+    most = bounds(a)[1]
+    return isinstance(b, int) and most is not None and most + gap <= b
 
 
 def equal(a: Number, b: Number) -> Truth:

@@ -147,10 +147,14 @@ def of_terms(terms: Mapping[Monomial, int]) -> Number:
         return 0
     if len(kept) == 1 and () in kept:
         return kept[()]
-    key = tuple(sorted(kept.items(), key=term_order) if len(kept) > 1 else kept.items())
-    size = _sizes.get(key)
+    return _of_ordered(tuple(sorted(kept.items(), key=term_order) if len(kept) > 1 else kept.items()))
+
+
+def _of_ordered(terms: Terms) -> Number:
+    """Returns the sum of terms in their order, none of them 0 and some with symbols: an int where one value is left."""
+    size = _sizes.get(terms)
     if size is None:
-        size = _sizes[key] = Size(key)
+        size = _sizes[terms] = Size(terms)
     least, most = size.interval
     return least if least is not None and least == most else size
 
@@ -241,15 +245,27 @@ def add(a: Number, b: Number) -> Number:
         return b
     if b == 0 and isinstance(b, int):
         return a
+    if isinstance(b, int):
+        return _shifted(a, b)
+    if isinstance(a, int):
+        return _shifted(b, a)
     terms = dict(terms_of(a))
     for monomial, coefficient in terms_of(b).items():
         terms[monomial] = terms.get(monomial, 0) + coefficient
     return of_terms(terms)
 
 
+def _shifted(size: Number, number: int) -> Number:
+    """Returns the sum of a size and an int; the constant of a size stands behind all its other terms."""
+    assert isinstance(size, Size)
+    *_, (last, constant) = size.terms
+    terms, number = (size.terms, number) if last else (size.terms[:-1], number + constant)
+    return _of_ordered((*terms, ((), number)) if number else terms)
+
+
 def subtract(a: Number, b: Number) -> Number:
     """Returns the difference."""
-    return 0 if a is b else add(a, multiply(b, -1))
+    return 0 if a is b else add(a, -b if isinstance(b, int) else multiply(b, -1))
 
 
 def multiply(a: Number, b: Number) -> Number:
@@ -259,7 +275,8 @@ def multiply(a: Number, b: Number) -> Number:
     if isinstance(a, int):
         a, b = b, a
     if isinstance(b, int):
-        return b and (a if b == 1 else of_terms({m: c * b for m, c in terms_of(a).items()}))
+        assert isinstance(a, Size)
+        return b and (a if b == 1 else _of_ordered(tuple((m, c * b) for m, c in a.terms)))
     assert isinstance(a, Size)
     if len(a.terms) * len(b.terms) > _MAX_TERMS or _degree(a) + _degree(b) > _MAX_FACTORS:
         a, b = _as_atom(a), _as_atom(b)

@@ -141,19 +141,22 @@ class Facts:
 
         It is returned as it is where it then divides by 0: the model computes it for no sizes that are left.
         """
-        symbols = getattr(value, "symbols", None)
-        if not symbols:
-            return value
-        if self.values and not symbols.isdisjoint(self.values):
-            try:
-                value = replaced(value, self.values)
-            except ZeroDivisionError:  # in the branch of an If that runs at no sizes, or whose nodes then fail
-                return value
-        if self.intervals and isinstance(value, Size) and not value.symbols.isdisjoint(self.intervals):
-            least, most = self.bounds(value)
+        known = self._with_symbols(value)
+        if self.intervals and isinstance(known, Size) and not known.symbols.isdisjoint(self.intervals):
+            least, most = self.bounds(known)
             if least is not None and least == most:
                 return least
-        return value
+        return value if known is None else known
+
+    def _with_symbols(self, value: Any) -> Any:
+        """Returns a number or condition with the symbols of known value replaced, None where it then divides by 0."""
+        symbols = getattr(value, "symbols", None)
+        if not symbols or not self.values or symbols.isdisjoint(self.values):
+            return value
+        try:
+            return replaced(value, self.values)
+        except ZeroDivisionError:  # in the branch of an If that runs at no sizes, or whose nodes then fail
+            return None
 
     def bounds(self, number: Number) -> Interval:
         """Returns least and greatest value, None where no bound is known."""
@@ -161,8 +164,9 @@ class Facts:
             return number, number
         if not self.intervals or number.symbols.isdisjoint(self.intervals):
             return number.interval
-        for atom in ordered_atoms(number, self._is_narrowed):
-            self._spans[atom] = self._atom_bounds(atom)
+        if any(self._is_narrowed(atom) for monomial, _ in number.terms for atom in monomial):
+            for atom in ordered_atoms(number, self._is_narrowed):
+                self._spans[atom] = self._atom_bounds(atom)
         return self._shallow_bounds(number)
 
     def _is_narrowed(self, atom: Atom) -> bool:
@@ -381,10 +385,11 @@ class _Proof:
             given: sizes that are at least 0 in the case at hand.
             splits: the most case distinctions within each other.
         """
-        size = self._facts.with_values(size)
-        least = self._facts.bounds(size)[0]
-        if least is not None and least >= 0:
-            return True
+        known = self._facts._with_symbols(size)
+        size = size if known is None else known
+        least, most = self._facts.bounds(size)
+        if least is not None and (least >= 0 or least == most):
+            return least >= 0
         if isinstance(size, int) or self._steps >= _STEPS or self._facts.steps.taken >= _ALL_STEPS:
             return False
         count = 1 + len(size.terms) // 8
