@@ -53,7 +53,7 @@ class Constant:
     def stored(cls, tensor: Any) -> ir.TensorProtocol:
         """Returns a tensor of the framework as one of a file, of the same element type."""
         kind = cls.kind_of(tensor)
-        return ir.tensor(np.ascontiguousarray(cls.array_of(tensor)).astype(kind.numpy(), copy=False), dtype=kind)
+        return ir.Tensor(np.ascontiguousarray(cls.array_of(tensor)).astype(kind.numpy(), copy=False), dtype=kind)
 
     @classmethod
     def initializer(cls: type[C], value: ir.Value) -> C:

@@ -32,6 +32,6 @@ def restore_expanded(keys: WeightKeys, folded: ir.Value) -> None:
         keys.add(key, array[:1].squeeze(places), f"what the exporter notes that it folded into {folded.name!r}")
         made = unsqueeze(keys.graph.initializers[key], places)
         given = made[-1].outputs[0] if made else keys.graph.initializers[key]
-        shape = ir.AttrTensor("value", ir.tensor(np.array(array.shape, np.int64)))
+        shape = ir.AttrTensor("value", ir.Tensor(np.array(array.shape, np.int64)))
         size = ir.Node("", "Constant", [], {"value": shape})
         replace(keys, folded, [*made, size, ir.Node("", "Expand", [given, size.outputs[0]])])

@@ -82,7 +82,7 @@ def _read_table(table: ir.Value, index: ir.Value, *, shape: list[int]) -> list[i
     """Returns nodes that read the columns of the transposed table, so that the result is contiguous."""
     heads = ir.Node("", "Transpose", [table], {"perm": ir.AttrInt64s("perm", [1, 0])})
     pairs = ir.Node("", "Gather", [heads.outputs[0], index], {"axis": ir.AttrInt64("axis", 1)})
-    wanted = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor(np.array(shape, np.int64)))})
+    wanted = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.Tensor(np.array(shape, np.int64)))})
     return [heads, pairs, wanted, ir.Node("", "Reshape", [pairs.outputs[0], wanted.outputs[0]])]
 
 

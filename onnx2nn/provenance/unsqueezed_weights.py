@@ -63,7 +63,7 @@ def unsqueeze(weight: ir.Value, places: tuple[int, ...]) -> list[ir.Node]:
     """Returns nodes of which the last one inserts dimensions into a weight; none for no dimensions."""
     if not places:
         return []
-    axes = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor(np.array(places, np.int64)))})
+    axes = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.Tensor(np.array(places, np.int64)))})
     return [axes, ir.Node("", "Unsqueeze", [weight, axes.outputs[0]])]
 
 

@@ -89,7 +89,7 @@ class WeightKeys:
 
     def register(self, key: str, array: np.ndarray[Any, Any]) -> ir.Value:
         """Returns a new initializer `key` of the author's with the values of `array`."""
-        tensor = ir.tensor(array, name=key)
+        tensor = ir.Tensor(array, name=key)
         shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
         value = ir.Value(name=key, shape=shape, type=kind, const_value=tensor)
         self.graph.register_initializer(value)

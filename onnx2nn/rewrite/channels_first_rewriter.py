@@ -25,12 +25,12 @@ def channels_first_node(
     before, values = [], list(inputs)
     values += [None] * (max(form.inputs, default=-1) + 1 - len(values))
     for position, array in form.inputs.items():
-        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
+        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(array))])
         made.outputs[0].name = f"{node.name or node.outputs[0].name}.input_{position}"
         before.append(made)
         values[position] = made.outputs[0]
     for position in form.reordered:
-        order = ir.AttrTensor("value", ir.tensor(np.array(to_channels_first(form.output_rank), np.int64)))
+        order = ir.AttrTensor("value", ir.Tensor(np.array(to_channels_first(form.output_rank), np.int64)))
         places = ir.Node("", "Constant", [], [order])
         picked = ir.Node("", "Gather", [inputs[position], places.outputs[0]], name=f"{node.name}.input_{position}")
         before += [places, picked]
@@ -138,7 +138,7 @@ class Rewriter:
             return self._constants[key]
         tensor = tensor_of(value)
         assert tensor is not None
-        stored = ir.tensor(channels_first_constant(tensor.numpy(), form.output_rank, key[2]))
+        stored = ir.Tensor(channels_first_constant(tensor.numpy(), form.output_rank, key[2]))
         if value.is_initializer():
             made = ir.Value(name=f"{value.name}.channels_first_{form.output_rank}_{int(key[2])}", const_value=stored)
             made.shape, made.type = ir.Shape(stored.shape.numpy()), ir.TensorType(stored.dtype)
@@ -234,7 +234,7 @@ def _transpose(value: ir.Value, perm: Sequence[int], name: str) -> ir.Node:
 
 def _shape_of(stored: ir.Value, rank: int, node: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node]:
     """Returns the nodes that compute the channels-last shape of a channels-first value."""
-    order = ir.AttrTensor("value", ir.tensor(np.array(to_channels_last(rank), np.int64)))
+    order = ir.AttrTensor("value", ir.Tensor(np.array(to_channels_last(rank), np.int64)))
     sizes, places = ir.Node("", "Shape", [stored], name=node.name), ir.Node("", "Constant", [], [order])
     return (
         sizes,

@@ -251,7 +251,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     added.append(new)
     if rows is not None:
         _like(last.node, new)  # the last node of a replacement, a Reshape here, gets the place of what it replaces
-        target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(rows))])
+        target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(rows))])
         added += [target, ir.Node("", "Reshape", [results[0], target.outputs[0]], version=REPLACEMENT_OPSET)]
         results[0] = added[-1].outputs[0]
     old = [output, *(final.value for final in finals if final is not None)]

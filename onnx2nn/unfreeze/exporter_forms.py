@@ -22,7 +22,7 @@ def join_constants(graph: ir.Graph) -> None:
         if not parts or len(lists) < len(parts) or any(numbers.ndim != 1 for numbers in lists):
             continue
         array = np.concatenate(lists)
-        tensor = ir.tensor(array, name=output.name)
+        tensor = ir.Tensor(array, name=output.name)
         node.outputs[0].name = None
         joined = ir.Value(
             name=tensor.name, shape=ir.Shape([array.size]), type=ir.TensorType(tensor.dtype), const_value=tensor
@@ -80,7 +80,7 @@ def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 def _reshape_instead(graph: ir.Graph, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> None:
     """Puts a Reshape of `source` in the place of `node`."""
     output = node.outputs[0]
-    tensor = ir.tensor(np.array(sizes, np.int64), name=f"{output.name}_shape")
+    tensor = ir.Tensor(np.array(sizes, np.int64), name=f"{output.name}_shape")
     shape = ir.Value(
         name=tensor.name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(tensor.dtype), const_value=tensor
     )

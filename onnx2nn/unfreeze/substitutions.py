@@ -227,7 +227,7 @@ class Inserter:
         return value if dtype == ir.DataType.INT64 else self.add("Cast", [value], to=int(dtype))
 
     def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
-        return self._insert("Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
+        return self._insert("Constant", [], [ir.AttrTensor("value", ir.Tensor(array))])
 
     def _insert(self, operator: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr]) -> ir.Value:
         self._count += 1
