@@ -18,9 +18,9 @@ from functools import reduce
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
+from onnx2nn.sizes.intervals import Bound, Interval, of_int, scaled, times
+
 Number = Union[int, "Size"]
-Bound = int | None
-Interval = tuple[Bound, Bound]
 
 MAX_DIMENSION = (1 << 31) - 1
 """The largest dimension of a tensor that facts are proven for; files use it for "to the end"."""
@@ -30,9 +30,6 @@ _MAX_TERMS = 64
 
 _MAX_FACTORS = 16
 """The most atoms of a product; of a longer one, its factors are atoms of their own."""
-
-_LARGEST_BOUND = 1 << 2048
-"""From this magnitude on, a number has no bound: a file that squares sizes again and again would fill the memory."""
 
 _count = itertools.count()
 
@@ -192,20 +189,15 @@ def bounds(number: Number) -> Interval:
     return number.interval if isinstance(number, Size) else (number, number)
 
 
-def of_int(number: int) -> Interval:
-    """Returns the interval of one number."""
-    return number, number
-
-
 def interval_of(terms: Iterable[tuple[Monomial, int]], of_atom: Callable[[Atom], Interval]) -> Interval:
     """Returns bounds of a sum of products, from those of the atoms."""
     least: Bound = 0
     most: Bound = 0
     for monomial, coefficient in terms:
         if len(monomial) == 1:
-            a, b = _scaled(of_atom(monomial[0]), coefficient)
+            a, b = scaled(of_atom(monomial[0]), coefficient)
         else:
-            a, b = reduce(_times, map(of_atom, monomial), of_int(coefficient))
+            a, b = reduce(times, map(of_atom, monomial), of_int(coefficient))
         if len(monomial) > 1 and len(monomial) % 2 == 0 and len(set(monomial)) == 1:  # an even power
             a, b = (0 if a is None or a < 0 else a, b) if coefficient > 0 else (a, 0 if b is None or b > 0 else b)
         least = None if least is None or a is None else least + a
@@ -213,44 +205,16 @@ def interval_of(terms: Iterable[tuple[Monomial, int]], of_atom: Callable[[Atom],
     return least, most
 
 
-def _scaled(interval: Interval, factor: int) -> Interval:
-    """Returns the interval of a multiple."""
-    if not factor:
-        return 0, 0
-    least, most = interval if factor > 0 else reversed(interval)
-    return None if least is None else least * factor, None if most is None else most * factor
-
-
-def _times(one: Interval, other: Interval) -> Interval:
-    (least, most), (other_least, other_most) = one, other
-    if least is not None and other_least is not None and least >= 0 and other_least >= 0:  # the usual case
-        product = None if most is None or other_most is None else most * other_most
-        return least * other_least, None if product is None or product > _LARGEST_BOUND else product
-    lows: list[float] = []
-    for a in (-math.inf if one[0] is None else one[0], math.inf if one[1] is None else one[1]):
-        for b in (-math.inf if other[0] is None else other[0], math.inf if other[1] is None else other[1]):
-            if isinstance(a, float) or isinstance(b, float):  # an infinite one; the other may be too large for a float
-                lows.append(0 if a == 0 or b == 0 else math.inf if (a > 0) == (b > 0) else -math.inf)
-            else:
-                lows.append(a * b)
-    low, high = min(lows), max(lows)
-    return None if low < -_LARGEST_BOUND else int(low), None if high > _LARGEST_BOUND else int(high)
-
-
 def add(a: Number, b: Number) -> Number:
     """Returns the sum."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
-    if a == 0 and isinstance(a, int):
-        return b
-    if b == 0 and isinstance(b, int):
-        return a
-    if isinstance(b, int):
-        return _shifted(a, b)
     if isinstance(a, int):
         return _shifted(b, a)
-    terms = dict(terms_of(a))
-    for monomial, coefficient in terms_of(b).items():
+    if isinstance(b, int):
+        return _shifted(a, b)
+    terms = dict(a.terms)
+    for monomial, coefficient in b.terms:
         terms[monomial] = terms.get(monomial, 0) + coefficient
     return of_terms(terms)
 
@@ -258,7 +222,7 @@ def add(a: Number, b: Number) -> Number:
 def _shifted(size: Number, number: int) -> Number:
     """Returns the sum of a size and an int; the constant of a size stands behind all its other terms."""
     assert isinstance(size, Size)
-    *_, (last, constant) = size.terms
+    last, constant = size.terms[-1]
     terms, number = (size.terms, number) if last else (size.terms[:-1], number + constant)
     return _of_ordered((*terms, ((), number)) if number else terms)
 

@@ -16,7 +16,6 @@ from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, equal, neg
 from onnx2nn.sizes.expression import (
     MAX_DIMENSION,
     Atom,
-    Interval,
     Number,
     Quotient,
     Size,
@@ -30,6 +29,7 @@ from onnx2nn.sizes.expression import (
     of_terms,
     subtract,
 )
+from onnx2nn.sizes.intervals import Interval
 from onnx2nn.sizes.multiples import divisors_by
 from onnx2nn.sizes.selection import Choice, Extreme
 from onnx2nn.sizes.solving import solutions

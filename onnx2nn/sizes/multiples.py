@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from onnx2nn.sizes.conditions import Condition
-from onnx2nn.sizes.expression import Atom, Interval, Monomial, Number, Quotient, of_terms
+from onnx2nn.sizes.expression import Atom, Monomial, Number, Quotient, of_terms
+from onnx2nn.sizes.intervals import Interval
 
 
 def divisors_by(condition: Condition, bounds: Callable[[Number], Interval]) -> dict[Atom, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx2nn.sizes.conditions import Condition
-from onnx2nn.sizes.expression import Interval, Number, Symbol, of_symbol
+from onnx2nn.sizes.expression import Number, Symbol, of_symbol
+from onnx2nn.sizes.intervals import Interval
 from onnx2nn.sizes.solving import fulfilled, solutions
 from onnx2nn.sizes.substitution import replaced
 

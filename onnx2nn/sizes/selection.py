@@ -9,7 +9,6 @@ from typing import Any
 from onnx2nn.sizes.conditions import Truth, at_least_zero, is_not_zero
 from onnx2nn.sizes.expression import (
     Atom,
-    Bound,
     Broadcast,
     Extreme,
     Number,
@@ -24,6 +23,7 @@ from onnx2nn.sizes.expression import (
     term_order,
     terms_of,
 )
+from onnx2nn.sizes.intervals import Bound
 
 
 def minimum(*numbers: Number) -> Number:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, negation
-from onnx2nn.sizes.expression import Atom, Interval, Number, Size, Symbol
+from onnx2nn.sizes.expression import Atom, Number, Size, Symbol
+from onnx2nn.sizes.intervals import Interval
 from onnx2nn.sizes.selection import Choice
 from onnx2nn.sizes.substitution import evaluated, evaluator, replaced
 from onnx2nn.sizes.traversal import ordered_atoms

@@ -14,8 +14,9 @@ from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 from onnx2nn.fx.values.failed_sizes import misfit, operations_of
 from onnx2nn.fx.values.integer_range import IntegerRange
 from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, is_zero, negation
-from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, factored, of_symbol, subtract
+from onnx2nn.sizes.expression import Number, Size, Symbol, factored, of_symbol, subtract
 from onnx2nn.sizes.facts import Facts
+from onnx2nn.sizes.intervals import Interval
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import INFIX, Rendering
 from onnx2nn.sizes.selection import without_choice

@@ -15,7 +15,8 @@ from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.ground.limits import Limits
 from onnx2nn.sizes.conditions import equal
-from onnx2nn.sizes.expression import MAX_DIMENSION, Bound, Number, Size, Symbol, of_symbol
+from onnx2nn.sizes.expression import MAX_DIMENSION, Number, Size, Symbol, of_symbol
+from onnx2nn.sizes.intervals import Bound
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracing.tracer import Tracer
