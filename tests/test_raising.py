@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import multiprocessing
 import re
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -1209,8 +1211,10 @@ def test_recurrent_layers_take_the_batch_first_behind_another_transpose(exporter
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_recurrent_layers_before_a_fixed_length_have_their_keys(exporter: str) -> None:
     """The newer exporter writes the traced length into a target, which then stands behind the layer."""
-    original, inputs = seeded(lambda: Lines(False)), (torch.randn(2, 6, 7),)
-    module = onnx2nn.load(EXPORTERS[exporter]("lines_open", original, inputs, (torch.randn(3, 6, 4),)))
+    original, inputs, other = seeded(lambda: Lines(False)), (torch.randn(2, 6, 7),), (torch.randn(3, 6, 4),)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # a second export of an LSTM is refused
+        path = fresh.submit(EXPORTERS[exporter], "lines_open", original, inputs, other).result()
+    module = onnx2nn.load(path)
     original.load_state_dict(module.state_dict(), strict=True)
     check_same(run(module, inputs), run(original, inputs), "after load_state_dict")
 
