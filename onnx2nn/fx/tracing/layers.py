@@ -61,7 +61,7 @@ def _made(kind: Any, config: dict[str, Any]) -> nn.Module:
         pattern, own = _pattern(kind, **config)
     except TypeError:  # an argument that is no key, such as a list
         return _uninitialised(kind, config)
-    if pattern._modules:
+    if own is None:
         return _uninitialised(kind, config)
     module: nn.Module = kind.__new__(kind)
     members = vars(module)
@@ -76,9 +76,14 @@ _CONTAINERS = frozenset({dict, list, set, OrderedDict})
 
 
 @functools.lru_cache(256, typed=True)
-def _pattern(kind: type[nn.Module], /, **config: Any) -> tuple[nn.Module, list[tuple[str, Callable[[], Any]]]]:
-    """Returns a layer, and what makes those of its members that each copy has of its own: mostly empty containers."""
+def _pattern(kind: type[nn.Module], /, **config: Any) -> tuple[nn.Module, list[tuple[str, Callable[[], Any]]] | None]:
+    """Returns a layer, and what makes those of its members that each copy has of its own: mostly empty containers.
+
+    A layer of several modules, of which a shallow copy would share the inner ones, has None there.
+    """
     module = _uninitialised(kind, config)
+    if any(True for _ in module.children()):
+        return module, None
     own = {name: value for name, value in vars(module).items() if type(value) not in _UNCHANGING}
     return module, [
         (name, type(value) if type(value) in _CONTAINERS and not value else functools.partial(copy.copy, value))
