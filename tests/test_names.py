@@ -319,30 +319,6 @@ def test_a_product_with_a_table_that_words_are_read_from_reads_it(exporter: str,
     check_same(tuple(grads[0]), tuple(grads[1]), "the gradients")
 
 
-class Encoded(nn.Module):
-    """A module that calls a method of another one, whose name is in no name of a node."""
-
-    def __init__(self, own: bool) -> None:
-        super().__init__()
-        self.model, self.head = nn.Module(), nn.Linear(4, 3) if own else None
-        self.model.plain, self.model.scores = nn.Linear(6, 5, bias=False), nn.Linear(5, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.model.scores(torch.tanh(self.model.plain(x)))
-        return x if self.head is None else self.head(x)
-
-
-def test_keys_begin_with_the_module_that_no_node_name_has() -> None:
-    """Only where each key begins with it: another layer may be the outermost module's own."""
-    inputs, other = (_normal(2, 3, 6),), (_normal(4, 3, 6),)
-    original = seeded(lambda: Encoded(False))
-    module = onnx2nn.load(EXPORTERS["torchscript"]("names_encoded", original, inputs, other))
-    _check_strict(original, module, inputs)
-    original = seeded(lambda: Encoded(True))
-    module = onnx2nn.load(EXPORTERS["torchscript"]("names_encoded_own", original, inputs, other))
-    assert set(module.state_dict()) == set(original.state_dict()) - {"model.plain.weight"} | {"plain.weight"}
-
-
 @pytest.mark.parametrize("name", ABSENT)
 def test_keys_that_the_file_lacks_are_reported(name: str) -> None:
     original, path, _ = _exported(name, "dynamo")

@@ -27,8 +27,6 @@ class NodePlaces:
         while outer and not self._full_paths.get(outer):
             outer, _, last = outer.rpartition(".")
             inner = f".{last}{inner}"
-        if not outer and place.path:
-            return place._replace(path=f"{self._missing_everywhere}{place.path}")
         return place._replace(path=f"{self._full_paths[outer]}{inner}") if outer else place
 
     @functools.cached_property
@@ -50,19 +48,6 @@ class NodePlaces:
                 for scope, module in _shortened(place.path, key.rpartition(".")[0]) if place is not None else ():
                     found[scope] = module if found.get(scope, module) == module else ""
         return found
-
-    @functools.cached_property
-    def _missing_everywhere(self) -> str:
-        """The beginning of a path that no node name has, with its dot, and each key has; `""` where there is none.
-
-        Of a module that only calls `self.model.encode(x)` nothing else says where a layer stands whose weights the
-        exporter numbers, as it does the matrix of a linear layer without a bias.
-        """
-        outermost = [(scope, path) for scope, path in self._full_paths.items() if "." not in scope]
-        found = {path.rpartition(".")[0] for _, path in outermost}
-        start = f"{found.pop()}." if len(found) == 1 else "."
-        names = self._keys.author.names
-        return start if start != "." and all(name.startswith(start) for name in names) else ""
 
 
 def _shortened(scope: str, module: str) -> list[tuple[str, str]]:
