@@ -536,7 +536,7 @@ EMPTY = {
 def test_a_branch_may_divide_by_a_size_that_is_zero(graph: str) -> None:
     case = Case(graph, [[(1, 4)], [(7, 4)], [(40, 4)], [(99, 4)]], [], "", "")
     module = case.load()
-    assert module.meta["onnx2nn"]["guards"] == []
+    assert {guard["reason"] for guard in module.meta["onnx2nn"]["guards"]} <= {"a divisor is not 0"}
     _agree(case, module)
 
 

@@ -431,6 +431,26 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+@pytest.mark.parametrize("divided", ["Div (many, size)", "Mod (many, size)", "Div (most, size)", "Div (many, less)"])
+def test_no_size_is_divided_by_zero(divided: str) -> None:
+    """ONNX Runtime refuses it too; the guard came later, or not at all, and Python's error in its place."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 12] x) => (float[n, m] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] four = {{4}}, int64[1] many = {{24}}> {{
+            size = Shape <start = 0, end = 1> (x) most = Mul (size, many) less = Sub (size, four)
+            end = {divided} y = Slice (x, zero, end, one)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (0, 1, 2, 4, 5, 7):
+        x = torch.randn(size, 12)
+        if size == (4 if "less" in divided else 0):
+            with pytest.raises(
+                ValueError, match=r"is needed by node 'end' \((Div|Mod)\): a divisor is not 0\. Here n, "
+            ):
+                module(x)
+        else:
+            check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+
+
 def test_a_slice_up_to_the_size_of_its_axis_has_no_end() -> None:
     """Scripts of torch write `x[:, 1:]` and the last part of `tensor_split` so."""
     model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>

@@ -152,6 +152,7 @@ def truncated_quotient(a: Any, b: Any) -> Any:
         if not b:
             raise NeedsValues("a division by 0")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    b = b.as_divisor() if hasattr(b, "as_divisor") else b
     if isinstance(b, int) and b < 0:
         return -truncated_quotient(a, -b)
     return a.truncated(b) if hasattr(a, "truncated") else b.truncating(a)
@@ -191,7 +192,7 @@ def _values_of_mod(A: Any, B: Any, *, fmod: int = 0, _dtype: np.dtype[Any]) -> A
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(b, int) and not b:
         raise NeedsValues("a division by 0")
-    return a % b
+    return a % (b.as_divisor() if hasattr(b, "as_divisor") else b)
 
 
 def _values_of_pow(X: Any, Y: Any) -> Any:

@@ -169,6 +169,11 @@ class Dim:
         """Returns a number unchanged, 1 or 0 for a truth."""
         return self.tracer.number(self.selection, self, 1, 0) if self.is_truth else self
 
+    def as_divisor(self) -> Dim:
+        """Returns this number, which a guard keeps from being 0: ONNX Runtime too refuses to divide integers by it."""
+        self.tracer.guards.demand(conditions.is_not_zero(self.tracer.expr_of(self)), "a divisor is not 0")
+        return self
+
     def truncated(self, divisor: Any) -> Any:
         """Returns the quotient by `divisor`, rounded towards zero."""
         return self.tracer.integers.truncated(self, divisor)
