@@ -144,18 +144,16 @@ def _limit(text: str) -> tuple[str, float]:
     return name, number
 
 
-def count(text: str) -> int:
-    """Parses a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+def count(text: str, least: int = 0) -> int:
+    """Parses a whole number of at least `least`."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
 
 def count_from_one(text: str) -> int:
     """Parses a whole number of at least 1."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    return count(text, least=1)
 
 
 def positive(text: str) -> float:

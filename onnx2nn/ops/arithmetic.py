@@ -152,7 +152,7 @@ def truncated_quotient(a: Any, b: Any) -> Any:
         if not b:
             raise NeedsValues("a division by 0")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    b = b.as_divisor() if hasattr(b, "as_divisor") else b
+    b = _divisor(b)
     if isinstance(b, int) and b < 0:
         return -truncated_quotient(a, -b)
     return a.truncated(b) if hasattr(a, "truncated") else b.truncating(a)
@@ -192,7 +192,12 @@ def _values_of_mod(A: Any, B: Any, *, fmod: int = 0, _dtype: np.dtype[Any]) -> A
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(b, int) and not b:
         raise NeedsValues("a division by 0")
-    return a % (b.as_divisor() if hasattr(b, "as_divisor") else b)
+    return a % _divisor(b)
+
+
+def _divisor(number: Any) -> Any:
+    """Returns a number by which integers are divided; a size is guarded to be no 0."""
+    return number.as_divisor() if hasattr(number, "as_divisor") else number
 
 
 def _values_of_pow(X: Any, Y: Any) -> Any:
