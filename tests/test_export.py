@@ -804,6 +804,26 @@ def test_samples_of_a_sound(tmp_path: Path) -> None:
     assert "dynamic dimensions: batch" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")
 
 
+def test_dimensions_that_are_too_small_grow_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of a few pixels takes what is 1 of height and of width for 1; each further trace takes as long again."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, h, w] x) => (float[1, 1, a, b] y)'
+        " <float[1, 1, 1, 1] k = {0.5}> {"
+        " p = MaxPool <kernel_shape = [3, 3], strides = [32, 32], pads = [1, 1, 1, 1]> (x)"
+        " c = Conv <kernel_shape = [1, 1]> (p, k) y = Add (p, c) }"
+    )
+    export, examples = torch.onnx.export, []
+
+    def counted(module: nn.Module, args: tuple[torch.Tensor], **options: Any) -> Any:
+        examples.append(tuple(args[0].shape[2:]))
+        return export(module, args, **options)
+
+    monkeypatch.setattr(torch.onnx, "export", counted)
+    onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")
+    (small, _), (height, width) = examples
+    assert small < 33 <= min(height, width)
+
+
 @pytest.mark.parametrize("exporter", ["export_onnx", "dynamo", "torchscript"])
 def test_an_image_is_padded_to_a_multiple(exporter: str, tmp_path: Path) -> None:
     """`-(-n // 32) * 32`: torch's newer exporter rounds the quotient of a negative number towards zero."""

@@ -93,14 +93,15 @@ def export_onnx(
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
-            again = failure is not None and found.label == failure.label and found.is_fixed
-            if failure is not None and again and (held := _held(_sample(module), found.inputs)):
+            before = failure.most if failure is not None and found.is_fixed else {}
+            again = next((label for label in found.most if label in before), None)
+            if again is not None and (held := _held(_sample(module), found.inputs)):
                 raise VerificationError(  # each further size would be fixed too, after a longer trace
-                    f"torch.export fixes the dimension {found.label}, at {failure.most} and at {found.most}{held}. "
-                    f"Leave {found.label} out of dynamic_axes, or save .pth."
+                    f"torch.export fixes the dimension {again}, at {before[again]} and at {found.most[again]}{held}. "
+                    f"Leave {again} out of dynamic_axes, or save .pth."
                 ) from found
             failure, example_inputs = found, None
-            least[found.label] = 4 * found.most + 5
+            least |= {label: 4 * most + 5 for label, most in found.most.items()}
         except InputError as error:  # the module takes no larger sizes
             raise failure or error from None
     assert failure is not None

@@ -24,31 +24,31 @@ _FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs\['
 
 
 class NarrowTrace(VerificationError):
-    """A trace holds only up to some size of a dimension, though the module takes more.
+    """A trace holds only up to some size of dimensions, though the module takes more.
 
     torch.export takes a size that is computed from others for 1 where it is 1 at the example's sizes and broadcasts.
 
     Args:
-        label: the dimension's name.
-        most: the largest size for which the trace holds.
+        most: name of each such dimension → the largest size for which the trace holds.
         inputs: the example.
-        is_fixed: whether the trace holds for this size alone.
+        is_fixed: whether the trace holds for these sizes alone.
     """
 
-    def __init__(self, label: str, most: int, inputs: Sequence[Any], is_fixed: bool = False):
+    def __init__(self, most: Mapping[str, int], inputs: Sequence[Any], is_fixed: bool = False):
+        limits = " and ".join(f"{label} open up to {size}" for label, size in most.items())
         super().__init__(
-            f"torch.export keeps the dimension {label} open up to {most} only, as another size becomes 1 at the "
-            "example's. Give example_inputs of larger sizes."
+            f"torch.export keeps the dimension {limits} only, as another size becomes 1 at the example's. Give "
+            "example_inputs of larger sizes."
         )
-        self.label, self.most, self.inputs, self.is_fixed = label, most, inputs, is_fixed
+        self.most, self.inputs, self.is_fixed = most, inputs, is_fixed
 
 
 def check_refusal(
     module: Any, message: str, opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
 ) -> None:
-    """Raises an error that names the dimension where torch.export refuses as it fixed one.
+    """Raises an error that names the dimensions where torch.export refuses as it fixed some.
 
-    It is a `NarrowTrace` where the module takes more.
+    It is a `NarrowTrace` where the module takes more of each.
 
     Args:
         module: the module.
@@ -56,16 +56,19 @@ def check_refusal(
         opened: names of the dynamic dimensions of each input, by axis.
         tensors: the example.
     """
+    fixed: dict[str, int] = {}
     for size, position, axis in _FIXED_SIZE.findall(message):
         label = (opened[int(position)] or {}).get(int(axis))
-        if label is None:
+        if label is None or label in fixed:
             continue
-        if _larger(module, opened, tensors, label, int(size)) is not None:
-            raise NarrowTrace(label, int(size), tensors, is_fixed=True)
-        raise VerificationError(
-            f"torch.export takes {size} alone for the dimension {label}, and the module refuses {int(size) + 1}. Leave "
-            f"{label} out of dynamic_axes, or save .pth."
-        )
+        if _larger(module, opened, tensors, label, int(size)) is None:
+            raise VerificationError(
+                f"torch.export takes {size} alone for the dimension {label}, and the module refuses {int(size) + 1}. "
+                f"Leave {label} out of dynamic_axes, or save .pth."
+            )
+        fixed[label] = int(size)
+    if fixed:
+        raise NarrowTrace(fixed, tensors, is_fixed=True)
 
 
 def check_ranges(
@@ -79,20 +82,24 @@ def check_ranges(
     A program with both branches checks the limits of both, a file without checks holds above them what the runs show.
 
     Raises:
-        NarrowTrace: the module takes a size that is above the sizes for which its trace holds.
+        NarrowTrace: the module takes sizes that are above those for which its trace holds.
     """
     branches = {limit for part in module.modules() if isinstance(part, If) for own in part.serves for *_, limit in own}
     beyond: list[Run] = []
+    narrow: dict[str, int] = {}
     for tensor, named in zip(inputs_of(program), opened, strict=True):
         for axis, label in (named or {}).items():
             size = tensor.shape[axis]
             most = None if isinstance(size, int) else size_range(program, size)[1]
-            if most is None or most >= LARGEST_SIZE:
+            if most is None or most >= LARGEST_SIZE or label in narrow:
                 continue
             run = _larger(module, opened, tensors, label, most)
             if run is not None and most not in branches:
-                raise NarrowTrace(label, most, tensors)
-            beyond += [] if run is None else [run]
+                narrow[label] = most
+            elif run is not None:
+                beyond.append(run)
+    if narrow:
+        raise NarrowTrace(narrow, tensors)
     return beyond
 
 
