@@ -104,4 +104,4 @@ def error_text(error: Exception) -> str:
         "Error Type:"
     ):  # OneFlow's own errors: the message comes first, then the C++ stack
         return lines[0]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1].removeprefix("Error: ") if lines else type(error).__name__

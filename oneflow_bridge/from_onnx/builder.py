@@ -19,6 +19,7 @@ from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
 from oneflow_bridge.from_onnx.dim import Dim, unknown_size
+from oneflow_bridge.from_onnx.failed_nodes import comment
 from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport
 from oneflow_bridge.from_onnx.live import Live, checks_of, flat, is_known, is_numbers, is_static, known_of
 from oneflow_bridge.from_onnx.placement import Placement
@@ -82,7 +83,7 @@ class FlowBuilder(Builder):
     def begin(self, node: ir.Node) -> None:
         """Counts a node; lines that are added from now on have its name as their comment."""
         self.at.step += 1
-        self.program.comment, self.program.scope = f"{node.op_type} {node_name(node)!r}", self.placement.scope()
+        self.program.comment, self.program.scope = comment(node.op_type, node_name(node)), self.placement.scope()
 
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
         """Returns a tensor attribute as a tensor of the namespace."""

@@ -9,6 +9,7 @@ from typing import Any
 from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import dtype_of
+from oneflow_bridge.from_onnx.failed_nodes import CODE, named
 from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow
 from oneflow_bridge.namespace.indexing import checked_index
 from oneflow_bridge.namespace.tensor import Tensor, unwrap, wrap
@@ -54,7 +55,7 @@ class Compiled(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     def compile(self, code: str) -> None:
         """Compiles `code`, the source of one function `forward`, as the module's computation."""
         self.code = code
-        filename = f"<onnx2nn {id(self)}>"
+        filename = f"{CODE}{id(self)}>"
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)  # for tracebacks
         scope = dict(_GLOBALS)
         exec(compile(code, filename, "exec"), scope)
@@ -154,10 +155,17 @@ class ImportedModule(Compiled):
 
         Raises:
             InputError: an input is missing, unknown, or its dtype or shape contradicts the file.
+            CallError: OneFlow cannot compute a node, which the text names; it is of the class of OneFlow's error too.
+            OperatorError: what a node's operator demands is not so.
         """
         signature = self.meta["onnx2nn"]["signature"]
         values = [_entered(spec, value) for spec, value in zip(signature, _bound(signature, args, kwargs), strict=True)]
-        results = [unwrap(operators.as_tensor(value)) for value in self._function(self, *values)]
+        try:
+            results = [unwrap(operators.as_tensor(value)) for value in self._function(self, *values)]
+        except Exception as error:  # any error of OneFlow
+            if (failed := named(error)) is not None:
+                raise failed from error
+            raise
         return results[0] if len(results) == 1 else tuple(results)
 
 

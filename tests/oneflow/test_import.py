@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnx2nn
 from oneflow_bridge.runtime import import_oneflow
-from onnx2nn.errors import InputError, OperatorError, UnsupportedModelError
+from onnx2nn.errors import InputError, Onnx2nnError, OperatorError, UnsupportedModelError
 
 flow = import_oneflow()
 ort = pytest.importorskip("onnxruntime")
@@ -522,3 +522,52 @@ def test_a_spectrogram():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * expected.max())
     graph = _Graph(module)
     np.testing.assert_allclose(graph(flow.tensor(signal)).numpy(), found, rtol=1e-6, atol=1e-6)
+
+
+FAILING = {
+    "sizes that do not broadcast": (
+        "(float[n, 4] x, float[m, 4] z) => (float[a, b] y)",
+        "r = Relu(x) y = Add(r, z)",
+        ((2, 4), (3, 4)),
+        r"^Node 'y' \(Add\) .*: RuntimeError: The size of tensor a \(2\) must match",
+    ),
+    "products that do not fit": (
+        "(float[n, m] x, float[a, b] z) => (float[a, c] y)",
+        "r = Relu(z) y = MatMul(x, r)",
+        ((2, 4), (3, 4)),
+        r"^Node 'y' \(MatMul\): matmul of shapes",
+    ),
+    "in a branch": (
+        "(float[n, 4] x, float[m, 4] z) => (float[a, b] y)",
+        "s = ReduceSum<keepdims = 0>(x) c = Cast<to = 9>(s) y = If(c) <then_branch = p () => (float[d, e] u)"
+        " { u = Add(x, z) }, else_branch = e () => (float[f, h] w) { w = Relu(x) }>",
+        ((2, 4), (3, 4)),
+        r"^Node 'u' \(Add\) ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_of_a_call_names_the_node(name: str) -> None:
+    """It is an error of ours, and of the class of OneFlow's error, which is its cause."""
+    signature, nodes, shapes, message = FAILING[name]
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {signature} {{ {nodes} }}')
+    module = onnx2nn.load(proto, framework="oneflow")
+    for taken in (module, copy.deepcopy(module)):
+        with pytest.raises(Onnx2nnError, match=message) as error:
+            taken(*(flow.ones(shape) for shape in shapes))
+        assert isinstance(error.value, type(error.value.__cause__))
+
+
+def test_errors_of_hooks_are_unchanged() -> None:
+    def hook(*_: object) -> None:
+        raise RuntimeError("of the caller")
+
+    text = "(float[2, 4] x) => (float[2, 3] y) <float[3, 4] w> { y = Gemm<transB = 1>(x, w) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    proto.graph.initializer.append(numpy_helper.from_array(normal(3, 4), "w"))
+    module = onnx2nn.load(proto, framework="oneflow")
+    (layer,) = (part for part in module.modules() if isinstance(part, flow.nn.Linear))
+    layer.register_forward_hook(hook)
+    with pytest.raises(RuntimeError, match=r"^of the caller$"):
+        module(flow.ones(2, 4))
