@@ -242,8 +242,8 @@ class Recorder:
         """
         name = target.rsplit(".", 1)[-1]
         layer = layer_for(name, args, kwargs) if kind != "method" else None
-        if layer is not None and not self._fits(layer):
-            layer = None
+        if layer is not None and (symbols_in(layer.config) or not self._fits(layer)):
+            layer = None  # a constructor of OneFlow's that is given a symbol may end the process
         symbols = symbols_in((args, kwargs))
         shapes = self._shapes(target if target in RULES else name, args, kwargs) if symbols else None
         result, point = self.trials.run(function, args, kwargs, symbols, self.sizes.facts, shapes)

@@ -254,7 +254,7 @@ def _layer_norm(
 ) -> Layer | None:
     if not framework.fits(input, weight, optional=(bias,)) or (bias is None and not framework.options):
         return None
-    config = dict(normalized_shape=tuple(normalized_shape), eps=eps)
+    config = dict(normalized_shape=tuple(weight.shape), eps=eps)  # what the sizes of the input must be
     config |= dict(bias=bias is not None) if framework.options else {}
     return Layer("LayerNorm", config, {"weight": weight, "bias": bias}, (input,))
 
@@ -265,7 +265,7 @@ def _rms_norm(
 ) -> Layer | None:
     if not framework.fits(input, weight):
         return None
-    config = dict(normalized_shape=tuple(normalized_shape), eps=eps)
+    config = dict(normalized_shape=tuple(weight.shape), eps=eps)
     return Layer("RMSNorm", config, {"weight": weight}, (input,))
 
 

@@ -429,6 +429,22 @@ def test_a_size_that_only_the_shape_of_a_sum_restricts():
         module(flow.tensor(normal(3)))
 
 
+def test_a_norm_over_a_size_that_is_the_weight_s():
+    """The last size is a quotient of others; OneFlow's LayerNorm ended the process where it was given that."""
+    proto = _computed("""(float[b, n, 4] x) => (float[d, e, f] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {4, 3, 2, 1},
+        int64[1] first = {0}, int64[1] end = {2}, int64[2] rows = {-1, 4}, int64[1] rest = {-1}> {
+            s = Shape (x)
+            outer = Slice (s, first, end)
+            flat = Reshape (x, rows)
+            sizes = Concat <axis = 0> (outer, rest)
+            again = Reshape (flat, sizes)
+            y = LayerNormalization (again, w, v)
+        }""")
+    module = agree(proto, normal(2, 3, 4))
+    agree(proto, normal(3, 5, 4), module=module)
+    assert [type(part).__name__ for part in module.children()] == ["LayerNorm"]
+
+
 def test_dimensions_of_one_name_may_differ():
     """The file says that both are `n`, which nothing checks, so that nothing relies on it."""
     proto = _computed("""(float[n] x, float[n] y) => (float[k] z, int64[1] same) {
