@@ -18,7 +18,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from realmodels import EXPORTERS, check_same, run, seeded
+from realmodels import EXPORTERS, check_same, run, run_onnxruntime, seeded
 from torch import fx, nn
 from torch.nn import functional as F
 
@@ -446,6 +446,28 @@ def test_a_layer_without_a_name_stands_where_it_is_called() -> None:
     assert module.meta["onnx2nn"]["tree"]["flat"] == {}
     check_same(run(module.get_submodule("1"), (x,)), run(original[1], (x,)), "the block")
     check_same(run(module, (x,)), run(original, (x,)), "all")
+
+
+def test_a_layer_without_a_name_that_several_modules_use() -> None:
+    """As after quantising, where a filter is one constant: no module calls what stands outside of it."""
+    block = (
+        ' ["/blocks.N/Relu"] r_N = Relu (x_N) a_N = Conv (r_N, shared) ["/blocks.N/conv/Conv"] b_N = Conv (a_N, own_N)'
+        ' c_N = Conv (b_N, shared) ["/blocks.N/Add"] x_M = Add (b_N, c_N)'
+    )
+    nodes = "".join(block.replace("N", str(number)).replace("M", str(number + 1)) for number in range(2))
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2, 5, 5] x_0) => (float[n, 2, 5, 5] x_2)'
+        " <float[2, 2, 1, 1] shared = {1, -2, 3, 0.5}, float[2, 2, 1, 1] own_0 = {2, 1, -1, 1},"
+        f" float[2, 2, 1, 1] own_1 = {{0.1, 0.2, 0.3, 0.4}}> {{ {nodes} }}"
+    )
+    names = {"shared": "onnx::Conv_9", "own_0": "blocks.0.conv.weight", "own_1": "blocks.1.conv.weight"}
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for weight in proto.graph.initializer:
+        weight.name = names[weight.name]
+    module, x = onnx2nn.load(proto), torch.randn(3, 2, 5, 5)
+    check_same(run(module, (x,)), run_onnxruntime(proto.SerializeToString(), [x]), "shared")
+    assert {"blocks.0.conv.weight", "blocks.1.conv.weight"} < module.state_dict().keys()
 
 
 class Anchors(nn.Module):

@@ -238,7 +238,10 @@ class _Owners:
                 self._lower(node, path)
 
     def move_layers(self) -> None:
-        """Moves the layers for which the file has no name to the containers in which they are called."""
+        """Moves the layers for which the file has no name to the containers in which they are called.
+
+        One that several containers call is called by the one around them: a module reaches no other's parts.
+        """
         root = self.program.root
         places: dict[str, list[fx.Node]] = {}
         for node in self.nameless:
@@ -247,6 +250,7 @@ class _Owners:
             path = common([self.scope[node] for node in nodes])
             while path and path in self.lists:  # a list holds numbered modules alone
                 path = path[:-1]
+            self.scope |= dict.fromkeys(nodes, path)
             if path == path_of(name)[:-1]:
                 continue
             target = ".".join((*path, name.rpartition(".")[2]))
