@@ -348,6 +348,52 @@ def test_what_the_oracles_optimisations_change_excuses_nothing_else() -> None:
     assert not onnx2nn.verify(_quantised_deconvolution(0), module).ok
 
 
+HALVES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 4, 3, 3] x) => (float[n, 4, 3, 3] y) <float16[4, 1, 1] scale, float16[4, 1, 1] bias, float16[1] ones,
+int64[3] groups = {0, 2, -1}, float16[2] one, float16[2] none> {
+    h = Cast <to = 10> (x) ["square"] p = Mul (h, h) ["root"] r = Sqrt (p) w = Reshape (r, groups)
+    n = InstanceNormalization (w, one, none) s = Shape (r) b = Reshape (n, s) m = Mul (b, scale)
+    ["shift"] a = Add (m, bias) y = Cast <to = 1> (a) }
+"""
+
+
+def _halves(bias: float = -1.5) -> onnx.ModelProto:
+    """A group normalisation behind a root of squares, in float16; with `bias` results are near 0."""
+    model = onnx.parser.parse_model(HALVES)
+    weights = {"scale": np.full((4, 1, 1), 3), "bias": np.full((4, 1, 1), bias), "ones": np.ones(1)}
+    weights |= {"one": np.ones(2), "none": np.zeros(2)}
+    stored = [numpy_helper.from_array(array.astype(np.float16), name) for name, array in weights.items()]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend([numpy_helper.from_array(np.array([0, 2, -1]), "groups"), *stored])
+    return model
+
+
+def test_half_precision_is_rounded_as_the_file_says() -> None:
+    """ONNX Runtime keeps float32 between two nodes: its root of a square beyond 65504 is a number."""
+    x = np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32)
+    nodes = onnx2nn.verify_nodes(_halves(), inputs={"x": x})
+    assert nodes.ok, nodes.first
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float16[n] x) => (float16[n] y) { s = Mul (x, x) y = Sqrt (s) }'
+    )
+    large = {"x": np.array([300, 2, 0.1], np.float16)}
+    result = onnx2nn.verify(model, inputs=large)
+    assert result.ok, result.verdict
+    (note,) = result.notes
+    assert "keeps float32 between nodes whose results are float16, which changes output 'y' by infinity or NaN" in note
+    assert onnx2nn.verify_nodes(model, inputs=large).ok
+
+
+def test_an_error_in_half_precision_is_found() -> None:
+    """It is 128 ULP of the result; up to 64 are not told from rounding, in any type."""
+    x = np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32)
+    module = onnx2nn.load(_halves(-1.0))
+    nodes = onnx2nn.verify_nodes(_halves(), module, inputs={"x": x})
+    assert nodes.first is not None and nodes.first.node == "shift"
+    assert not onnx2nn.verify(_halves(), module, inputs={"x": x}).ok
+
+
 @pytest.mark.parametrize("change", [1e-3, 1e-2])
 def test_another_window_of_such_a_transform_is_found(change: float) -> None:
     model, other = _spectrogram(), _spectrogram()

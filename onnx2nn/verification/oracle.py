@@ -97,6 +97,11 @@ class Oracle:
             return [output.name for output in self._session.get_outputs()]
         return list(self._reference.output_names)
 
+    @property
+    def output_types(self) -> dict[str, str]:
+        """The types of the outputs by name, in ONNX Runtime's words; empty for onnx.reference."""
+        return {} if self._session is None else {output.name: output.type for output in self._session.get_outputs()}
+
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Runs the model once.
 

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground import atomic_files
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.verification.half_precision import may_have_halves, rounded
 from onnx2nn.verification.noise import SMALLEST_WEIGHT
 from onnx2nn.verification.oracle import Oracle, Stored
 
@@ -26,6 +27,9 @@ class Probe:
         source: path, bytes or ModelProto.
         feeds: an array for every input.
         folder: of the external data that a ModelProto refers to.
+
+    Attributes:
+        halves: the names of the values of float16 that nodes give; the oracle rounds them, see `half_precision`.
 
     Raises:
         VerificationError: no oracle can run the model.
@@ -42,6 +46,9 @@ class Probe:
             self.folder = os.path.dirname(os.path.abspath(source))
             self.model = onnx.load(source, load_external_data=False)
         self.threads = threads_of(_operators(self.model.graph))
+        self.halves: frozenset[str] = frozenset()
+        if may_have_halves(self.model):
+            self.halves = self._of_type("tensor(float16)")
         oracle = self.oracle_of(self.model)
         self.oracle = oracle.name
         self.outputs = oracle.run(feeds)
@@ -53,7 +60,17 @@ class Probe:
         Raises:
             VerificationError: no oracle can load it.
         """
+        model = rounded(model, self.halves) if self.halves else model
         return Oracle(model, folder=self.folder, optimised=False, threads=self.threads)
+
+    def _of_type(self, kind: str) -> frozenset[str]:
+        """Returns the names of the nodes' results that have a type of ONNX Runtime's, none where it runs no part."""
+        names = [name for node in self.model.graph.node for name in node.output if name]
+        try:
+            types = self.oracle_of(_with_outputs(self.model, names)).output_types
+        except VerificationError:
+            return frozenset()
+        return frozenset(name for name, found in types.items() if found == kind)
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """Returns the oracle's values, without names for which it gives none (an empty optional)."""
@@ -64,12 +81,8 @@ class Probe:
     def _computed(self, names: list[str]) -> dict[str, Any]:
         if not names:
             return {}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        del model.graph.output[:]
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         try:
-            results = self.oracle_of(model).run(self.feeds)
+            results = self.oracle_of(_with_outputs(self.model, names)).run(self.feeds)
         except VerificationError:
             half = len(names) // 2
             return self._computed(names[:half]) | self._computed(names[half:]) if half else {}
@@ -155,6 +168,15 @@ class Probe:
             path = written.enter_context(atomic_files.replacing(folder / "model.onnx"))
             path.write_bytes(model.SerializeToString())
         return folder / "model.onnx"
+
+
+def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Returns a model with other outputs."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    del found.graph.output[:]
+    found.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return found
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:

@@ -14,7 +14,7 @@ from onnx2nn.verification.module_runs import inputs_for, moved_tensor
 from onnx2nn.verification.moved_scales import with_moved_scales
 from onnx2nn.verification.noise import Changes, growing_changes, moved_feeds
 from onnx2nn.verification.probe import Probe
-from onnx2nn.verification.widening import widened, widened_feeds
+from onnx2nn.verification.widening import HALF, SINGLE, widened, widened_feeds
 
 if TYPE_CHECKING:
     from torch import fx
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[Changes]:
     """Yields how far the oracle's own value of a node changes where the node's inputs are moved by more and more ULP.
 
-    The value that the oracle computes in float64 counts as one such change: an algorithm may round more than moves of
-    its inputs show, as ONNX Runtime's Fourier transforms of lengths that are no power of two do. Where coordinates are
-    computed from scales, these are moved too.
+    The value that the oracle computes in a wider type (float64, float32 for half precision) counts as one such change:
+    an algorithm may round more than moves of its inputs show, as ONNX Runtime's Fourier transforms of lengths that are
+    no power of two do. Where coordinates are computed from scales, these are moved too.
 
     Only the oracle runs, so that nothing that a wrong import does can enlarge the noise.
 
@@ -45,6 +45,7 @@ def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[
     except VerificationError:  # what cannot run on its own has no measured noise, and no excuse
         return
 
+    types = HALF if output in probe.halves else SINGLE
     lengths = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
 
     @functools.cache
@@ -67,8 +68,9 @@ def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[
 
     def exact() -> Sequence[Any] | None:
         try:
-            wide = probe.oracle_of(widened(model))
-            return wide.run(widened_feeds(feeds)) if wide.name == oracle.name else None  # else another oracle's meaning
+            wide = probe.oracle_of(widened(model, types))
+            run = wide.run(widened_feeds(feeds, types))
+            return run if wide.name == oracle.name else None  # else another oracle's meaning
         except VerificationError:  # an operator that takes no float64
             return None
 
