@@ -121,18 +121,45 @@ def test_convolutions(case: tuple[Any, ...]) -> None:
         ((3, 1), (3, 2), (3, 3), [0, 4, 0, 4], (1, 2)),
         ((5, 2), (1, 3), (1, 2), [0, 1, 0, 1], (1, 1)),
         ((5, 3), (2, 3), (1, 2), [0, 0, 0, 0], (1, 1)),
+        ((8, 8), (8, 8), (8, 8), [0, 0, 0, 0], (1, 1)),
+        ((3, 4), (1, 4), (1, 4), [0, 0, 0, 0], (1, 1)),
+        ((7, 8), (3, 4), (2, 8), [0, 0, 0, 0], (1, 1)),
     ],
 )
+@pytest.mark.parametrize(("channels", "group"), [(1, 2), (16, 1), (32, 1)])
 def test_windows_that_the_kernels_get_wrong(
-    image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], pads: list[int], dilations: Any
+    image: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: list[int],
+    dilations: Any,
+    channels: int,
+    group: int,
 ) -> None:
-    """oneDNN's kernels end the process for dilated windows in the pads, and leave sums of one column out (2.13)."""
-    x = torch.randint(0, 256, (2, 2, *image), dtype=torch.uint8)
-    w = torch.randint(-128, 128, (64, 1, *kernel), dtype=torch.int8)
-    found = functional.ConvInteger(x, w, strides=strides, pads=pads, dilations=dilations, group=2)
+    """oneDNN's kernels (2.13) end the process for dilated windows in the pads.
+
+    They leave sums of one column out where a group has one channel, and compute wrong ones of one column of patches.
+    """
+    x = torch.randint(0, 256, (2, channels * group, *image), dtype=torch.uint8)
+    w = torch.randint(-128, 128, (64, channels, *kernel), dtype=torch.int8)
+    found = functional.ConvInteger(x, w, strides=strides, pads=pads, dilations=dilations, group=group)
     padding = (pads[0], pads[1])
-    expected = torch.nn.functional.conv2d(x.double(), w.double(), None, strides, padding, dilations, 2)
+    expected = torch.nn.functional.conv2d(x.double(), w.double(), None, strides, padding, dilations, group)
     assert torch.equal(found.double(), expected)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_column_of_patches(data: st.DataObject) -> None:
+    """Windows as wide as the image or nearly so, whose steps are about as long as they are wide."""
+    width, channels = data.draw(st.integers(1, 20)), data.draw(st.sampled_from([1, 2, 3, 8, 12, 16, 20, 24, 32, 64]))
+    step, more = width + data.draw(st.sampled_from([0, 0, 0, 1, 4, -1])), data.draw(st.sampled_from([0, 0, 0, 1, 4]))
+    height, rows, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4)), data.draw(st.integers(1, 2))
+    x = numbers(data.draw, (2, group * channels, height + rows - 1, width + more), torch.uint8)
+    w = numbers(data.draw, (group * 4, channels, height, width), torch.int8)
+    strides = (1, max(step, 1))
+    found = functional.ConvInteger(x, w, strides=strides, group=group)
+    assert torch.equal(found.double(), torch.nn.functional.conv2d(x.double(), w.double(), None, strides, groups=group))
 
 
 @settings(max_examples=300)

@@ -277,7 +277,7 @@ def _prepared(
     if rank == 1:
         window = Window((1, *strides), (0, *padding), (1, *dilations), attributes["group"])
     shape, kernel = layout(F, x).shape, (1, *w.shape[2:])[-2:]
-    if not writes_all(shape[2:], kernel, window, w.shape[1]):
+    if not is_right(shape[2:], kernel, window, w.shape[1]):
         return None
     packed = _packed(F, w, w_zero_point, window)
     return None if packed is None else (packed, layout, packed.form(F, w, shape))
@@ -307,8 +307,12 @@ def kernel_pads(zero: int, pads: Sequence[int], dilations: Sequence[int]) -> boo
     return not zero and pads[:rank] == pads[rank:] and max(dilations) == 1
 
 
-def writes_all(image: Sequence[Any], kernel: Sequence[int], window: Window, channels: int) -> bool:
-    """Returns whether oneDNN's kernel writes all results: not of one channel in one column of several (torch 2.13).
+def is_right(image: Sequence[Any], kernel: Sequence[int], window: Window, channels: int) -> bool:
+    """Returns whether oneDNN's kernel computes all results, which it does not for one column of them (torch 2.13).
+
+    Of one channel it leaves out some of several rows. Where steps along the width are no shorter than the kernel is
+    wide, which they are for patches, it takes the width for channels and gives wrong sums, if the products are 128 or
+    more.
 
     Args:
         image: height and width with pads that the kernel does not add itself.
@@ -316,15 +320,16 @@ def writes_all(image: Sequence[Any], kernel: Sequence[int], window: Window, chan
         window: of the convolution.
         channels: of a group.
     """
-    if channels > 1 or window.stride[0] > 1 or window.stride[1] == 1:
-        return True
     rows, columns = (
         (size + 2 * pad - (length - 1) * dilation - 1) // step + 1
         for size, pad, length, dilation, step in zip(
             image, window.padding, kernel, window.dilation, window.stride, strict=True
         )
     )
-    return (rows == 1) is True or (columns > 1) is True
+    if window.stride[1] == 1 or (columns > 1) is True:
+        return True
+    writes_all = channels > 1 or window.stride[0] > 1 or (rows == 1) is True
+    return writes_all and not 1 < kernel[1] <= window.stride[1]
 
 
 _FORMS = 4

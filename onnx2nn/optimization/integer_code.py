@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from onnx2nn.ops.integer_convolutions import Window, available, exact_parts, kernel_pads, spread, writes_all
+from onnx2nn.ops.integer_convolutions import Window, available, exact_parts, is_right, kernel_pads, spread
 from onnx2nn.optimization.graph_calls import GraphCalls
 from onnx2nn.optimization.integer_images import laid_out
 
@@ -206,7 +206,7 @@ class _Calls:
             return None
         zero = int(zero_point)
         x, window = self._padded(zero)
-        if not writes_all(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
+        if not is_right(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
             return None
         offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
         added = x.meta["val"].shape[1] - weight.shape[1] * window.groups
