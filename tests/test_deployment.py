@@ -82,6 +82,23 @@ def test_aotinductor_package(tmp_path: Path) -> None:
     _check_elsewhere('torch._inductor.aoti_load_package("m.pt2")', module, x, tmp_path)
 
 
+COMPILE = """
+import sys, torch, onnx2nn
+module = onnx2nn.load("m.onnx")
+assert "torch.onnx" not in sys.modules, "torch.compile imports it while it reads the program"
+x = torch.linspace(-1, 1, 9).reshape(3, 3)
+compiled = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+torch.testing.assert_close(compiled(x), module(x))
+"""
+
+
+def test_compiled_in_a_process_that_exports_nothing(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(SMALL), tmp_path / "m.onnx")
+    command = [sys.executable, "-c", COMPILE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @compiler
 def test_compiled_by_inductor() -> None:

@@ -46,6 +46,7 @@ PUBLIC = {
     "_version": "likewise",
     "_apply": "what .to(), .half() and .bfloat16() call, also inside another module; no public hook sees a conversion",
     "torch._subclasses.fake_tensor.FakeTensorMode": "documented in torch's notes on fake tensors",
+    "torch.onnx._internal.exporter._flags": "whether an export runs; is_in_onnx_export denies it in torch.cond",
     "torch.fx.experimental._config": "its backed_size_oblivious, which torch.onnx.export sets, has no public form",
 }
 

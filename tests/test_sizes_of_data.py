@@ -354,3 +354,38 @@ def test_a_size_beside_what_is_no_number_yet() -> None:
     for compute in (lambda: n.least(unknown), lambda: n.most(unknown), lambda: (n == 0).choose(n, unknown)):
         with pytest.raises(TraceError):
             compute()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export's own
+@pytest.mark.parametrize("way", ["compile", "export", "strict export", "onnx"])
+def test_a_range_up_to_the_largest_element_goes_onward(way: str, tmp_path: Path) -> None:
+    """A mask of lengths, as speech models make it: torch.compile's and torch.export's numbers are its limit."""
+    module = onnx2nn.load(
+        parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 17]>
+            agraph (int64[n] lengths) => (bool[n,m] mask) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}> {
+                largest = ReduceMax <keepdims = 0> (lengths)
+                places = Range(zero, largest, one)
+                rows = Unsqueeze(lengths, axis)
+                mask = GreaterOrEqual(places, rows)
+            }"""
+        )
+    )
+    given, other = torch.tensor([3, 5]), torch.tensor([3, 2, 6])
+    sizes = ({0: torch.export.Dim.DYNAMIC},)
+    onward: Callable[..., Any]
+    if way == "compile":
+        torch._dynamo.reset()
+        onward = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+    elif way == "onnx":
+        file = str(tmp_path / "m.onnx")
+        torch.onnx.export(module, (given,), file, dynamo=True, dynamic_shapes=sizes, input_names=["x"], verbose=False)
+        session = onnxruntime.InferenceSession(file)
+
+        def onward(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+    else:
+        onward = torch.export.export(module, (given,), dynamic_shapes=sizes, strict=way == "strict export").module()
+    for lengths in (given, other):
+        assert torch.equal(onward(lengths), module(lengths))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import operator
@@ -128,16 +129,24 @@ def _plain(value: Any) -> Any:
 
 
 def smaller(a: Any, b: Any) -> Any:
-    """Returns the smaller of two shape values."""
+    """Returns the smaller of two shape values, or of torch's numbers, whose comparison would be a guard."""
+    if isinstance(a, int) and isinstance(b, int):  # Dynamo's numbers are, and have no attributes to ask for
+        return builtins.min(a, b)  # `min` is an operator here
+    if hasattr(a, "__sym_min__") or hasattr(b, "__sym_min__"):
+        return a.__sym_min__(b) if hasattr(a, "__sym_min__") else b.__sym_min__(a)
     if hasattr(a, "least") or hasattr(b, "least"):
         return a.least(b) if hasattr(a, "least") else b.least(a)
-    if a <= b:  # `min` is an operator here
+    if a <= b:
         return a
     return b
 
 
 def larger(a: Any, b: Any) -> Any:
-    """Returns the larger of two shape values."""
+    """Returns the larger of two shape values, or of torch's numbers."""
+    if isinstance(a, int) and isinstance(b, int):
+        return builtins.max(a, b)
+    if hasattr(a, "__sym_max__") or hasattr(b, "__sym_max__"):
+        return a.__sym_max__(b) if hasattr(a, "__sym_max__") else b.__sym_max__(a)
     if hasattr(a, "most") or hasattr(b, "most"):
         return a.most(b) if hasattr(a, "most") else b.most(a)
     if a <= b:

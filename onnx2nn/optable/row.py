@@ -195,11 +195,14 @@ def has_values(F: Any, *tensors: Any) -> bool:
 
 def in_onnx_export() -> bool:
     """Whether torch.onnx.export runs, whose file has what ONNX Runtime computes."""
-    flags = sys.modules.get("torch.onnx._internal.exporter._flags")
-    if getattr(flags, "_is_onnx_exporting", False):  # in a branch of torch.cond the function below says False
-        return True
     exporter = sys.modules.get("torch.onnx")  # torch imports it when it is used
-    return exporter is not None and bool(exporter.is_in_onnx_export())
+    if exporter is None:
+        return False
+    # In a branch of torch.cond the function below says False. The module is imported, not looked up: torch imports it
+    # too while torch.compile reads this, whose guard would say that there was none.
+    from torch.onnx._internal.exporter import _flags  # here: most processes never need it
+
+    return bool(getattr(_flags, "_is_onnx_exporting", False) or exporter.is_in_onnx_export())
 
 
 def _schema_name(name: str) -> str:
