@@ -390,6 +390,48 @@ def test_recurrent_layers_over_any_time(name: str, tmp_path: Path) -> None:
     check_against_onnxruntime(written, module, second)
 
 
+class LayerInBlock(nn.Module):
+    """A recurrent layer, or an attention with masked keys, in a module that adds its input, which is in a chain."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not isinstance(self.layer, nn.MultiheadAttention):
+            return self.layer(x)[0] + x
+        masked = x[:, :, 0] > 0.3
+        return self.layer(x, x, x, key_padding_mask=masked, need_weights=False)[0] + x
+
+
+IN_BLOCKS = {
+    "lstm": lambda: nn.LSTM(4, 4, batch_first=True),
+    "gru": lambda: nn.GRU(4, 4, batch_first=True),
+    "attention": lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's exporters warn of most models
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_layers_that_are_written_otherwise_keep_their_places(
+    name: str, dynamo: bool, again: bool, tmp_path: Path
+) -> None:
+    """torch.onnx.export names the modules that it calls; the keys of packed weights follow from these names alone."""
+    original = nn.Sequential(nn.Linear(4, 4), seeded(lambda: LayerInBlock(IN_BLOCKS[name]()))).eval()
+    x, more = torch.randn(2, 5, 4), torch.randn(3, 5, 4)
+    found: nn.Module = original
+    for file, newer in ((tmp_path / "first.onnx", dynamo), (tmp_path / "second.onnx", again)):
+        sizes: dict[str, Any] = {"dynamic_axes": {"x": {0: "n"}}}
+        if newer:
+            sizes = {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "verbose": False}
+        torch.onnx.export(found, (x,), file, dynamo=newer, input_names=["x"], **sizes)
+        found = onnx2nn.load(file)
+        assert set(found.state_dict()) == set(original.state_dict())
+        check_same(run(found, (more,)), run(original, (more,)), file.name)
+
+
 class MaskedAttention(nn.Module):
     """Attention with a mask of bool, or with one that is added."""
 

@@ -18,6 +18,7 @@ from onnx2nn.fx.exporting.quantised_operators import is_packed, replace_steps, w
 from onnx2nn.fx.exporting.recurrent_operators import (
     RECURRENT_FUNCTIONS,
     RECURRENT_LAYERS,
+    called_as,
     replace_function,
     replace_layer,
 )
@@ -209,16 +210,20 @@ def _exported_module(module: nn.Module) -> nn.Module:
 
 
 def _replace_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
-    """Replaces the call of a layer with masks by `_heads`, which gives torch's results for fully masked rows."""
+    """Lets a layer with masks compute `_heads`, which gives torch's results for fully masked rows."""
     padding, mask = (node.kwargs.get(name) for name in ("key_padding_mask", "attn_mask"))
     if node.kwargs.get("need_weights", True) or (padding is None and mask is None):
         return
-    names = ["in_proj_weight", "out_proj.weight"]
-    names += [] if layer.in_proj_bias is None else ["in_proj_bias", "out_proj.bias"]
     with node.graph.inserting_before(node):
-        state = [node.graph.get_attr(f"{node.target}.{name}") for name in names]
-    node.op, node.target = "call_function", _heads
-    node.args, node.kwargs = (state, *node.args, padding, mask), {"heads": layer.num_heads}
+        called = node.graph.get_attr(str(node.target))
+    node.op, node.target = "call_function", _attention_layer
+    node.args, node.kwargs = (called, *node.args, padding, mask), {}
+
+
+def _attention_layer(layer: nn.MultiheadAttention, *args: Any) -> Any:
+    state = [layer.in_proj_weight, layer.out_proj.weight]
+    state += [] if layer.in_proj_bias is None else [layer.in_proj_bias, layer.out_proj.bias]
+    return called_as(layer, functools.partial(_heads, state, heads=layer.num_heads), *args)
 
 
 def _heads(
@@ -236,10 +241,13 @@ def _heads(
         heads: the number of heads.
     """
     weight, out_weight, bias, out_bias = (*state, None, None)[:4]
-    weights = weight.chunk(3)
-    biases = (None,) * 3 if bias is None else bias.chunk(3)
-    inputs = zip((query, key, value), weights, biases, strict=True)
-    q, k, v = (nn.functional.linear(*of).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for of in inputs)
+    if query is key is value:  # one product, by which the packed weights have their keys
+        projected = nn.functional.linear(query, weight, bias).chunk(3, -1)
+    else:
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        inputs = zip((query, key, value), weight.chunk(3), biases, strict=True)
+        projected = tuple(nn.functional.linear(*of) for of in inputs)
+    q, k, v = (x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for x in projected)
     shown: Any = 0.0
     if padding is not None:
         shown = shown + _added(padding, q)[:, None, None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,15 +26,28 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN_TANH": (0,), "RNN_RELU": 
 """The positions of ONNX's gates in torch's order."""
 
 
+def called_as(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a layer with another forward: its hooks run, and the exporters note its place, by which it has its keys."""
+    layer.forward = forward
+    try:
+        return layer(*args, **kwargs)
+    finally:
+        del layer.forward
+
+
 def replace_layer(node: fx.Node, layer: Any) -> None:
-    """Replaces the call of a recurrent layer by `_recurrent`, with the layer's weights as nodes."""
+    """Lets a recurrent layer compute `_recurrent`."""
     if layer.proj_size or (layer.training and layer.dropout):
         return
     with node.graph.inserting_before(node):
-        weights = [[node.graph.get_attr(f"{node.target}.{name}") for name in names] for names in layer._all_weights]
+        called = node.graph.get_attr(str(node.target))
+    node.op, node.target, node.args = "call_function", _layer, (called, *node.args)
+
+
+def _layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    weights = [[getattr(layer, name) for name in names] for names in layer._all_weights]
     options = {"kind": layer.mode, "batch_first": layer.batch_first, "bidirectional": layer.bidirectional}
-    node.op, node.target = "call_function", _recurrent
-    node.args, node.kwargs = (weights, *node.args), {**node.kwargs, **options}
+    return called_as(layer, functools.partial(_recurrent, weights, **options), *args, **kwargs)
 
 
 def replace_function(node: fx.Node) -> None:
