@@ -91,3 +91,47 @@ def test_a_rank_that_something_depends_on_is_a_condition(nodes: str) -> None:
     np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), session.run(None, {"x": x})[0], rtol=1e-6)
     with pytest.raises(ValueError, match="Squeeze"):
         module(torch.ones(1, 1, 4))
+
+
+LEADING = [
+    "s = Squeeze(x) y = Reshape(s, flat)",
+    "s = Squeeze(x) a = ArgMax <axis = -1, keepdims = 0> (s) e = Expand(a, count) y = Reshape(e, rows)",
+    "s = Squeeze(x) a = Softmax <axis = -1> (s) b = Mul(a, four) y = Reshape(b, flat)",
+]
+"""Decoders choose a token of each row in this way (PARSeq), in files of torch's older exporter."""
+
+
+def _rows(nodes: str) -> onnx.ModelProto:
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> graph (float[n, 1, 4] x) => (y) '
+        f"<float four = {{4}}, int64[1] flat = {{-1}}, int64[2] copied = {{0, -1}}>"
+        f"{{ count = Shape <end = 1> (x) rows = Shape <end = 2> (x) {nodes} }}"
+    )
+
+
+@pytest.mark.parametrize("nodes", LEADING)
+def test_a_batch_of_one_row_leads_what_is_reshaped(nodes: str) -> None:
+    model = _rows(nodes)
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["guards"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in (1, 2, 3):
+        x = np.random.default_rng(rows).standard_normal((rows, 1, 4)).astype(np.float32)
+        found, expected = module(torch.from_numpy(x)).detach().numpy(), session.run(None, {"x": x})[0]
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "s = Squeeze(x) y = Reshape(s, copied)",
+        "s = Squeeze(x) a = ArgMax <axis = -1, keepdims = 0> (s) y = Expand(a, count)",
+        "s = Squeeze(x) a = ArgMax <axis = 0, keepdims = 0> (s) y = Reshape(a, flat)",
+        "s = Squeeze(x) t = Concat <axis = -1> (s, s) y = Reshape(t, flat)",
+    ],
+)
+def test_a_batch_of_one_row_is_refused_where_it_would_matter(nodes: str) -> None:
+    module = onnx2nn.load(_rows(nodes))
+    with pytest.raises(ValueError, match="Squeeze"):
+        module(torch.ones(1, 1, 4))

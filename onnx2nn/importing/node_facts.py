@@ -206,6 +206,8 @@ def facts(plan: Plan, node: ir.Node, row: Row, types: Callable[[], Sequence[Type
         found["_at_run_time"] = True
     if "_open_rank" in row.facts and not _has_axes(node) and all(_takes_any_rank(plan, v) for v in node.outputs):
         found["_open_rank"] = True
+    if "_leading_ones" in row.facts and not _has_axes(node) and all(map(_takes_leading_ones, node.outputs)):
+        found["_leading_ones"] = True
     return found
 
 
@@ -232,6 +234,40 @@ def _takes_any_rank(plan: Plan, value: ir.Value) -> bool:
             waiting += [output for output in user.outputs if output not in seen]
             seen.update(user.outputs)
     return True
+
+
+def _takes_leading_ones(value: ir.Value) -> bool:
+    """Returns whether dimensions of size 1 in front of a value change nothing: all of it is reshaped at last."""
+    rows, waiting, seen = load_rows(), [value], {value}
+    while waiting:
+        value = waiting.pop()
+        if value.is_graph_output():
+            return False
+        for user, position in value.uses():
+            row = rows.find(user.domain, user.op_type, LAST_VERSION)
+            if row is None or position or not _passes_leading_ones(row, user):
+                return False
+            if not _is_reshaped(row, user):
+                waiting += [output for output in user.outputs if output not in seen]
+                seen.update(user.outputs)
+    return True
+
+
+def _passes_leading_ones(row: Row, node: ir.Node) -> bool:
+    if "elementwise" in row.traits:
+        return all(map(_is_number, node.inputs[1:]))
+    axis = node.attributes.get("axis")
+    is_from_end = "axis" not in row.attributes or (axis is not None and not axis.is_ref() and axis.as_int() < 0)
+    return _is_reshaped(row, node) or ("leading_ones" in row.traits and is_from_end)
+
+
+def _is_reshaped(row: Row, node: ir.Node) -> bool:
+    """Returns whether a node gives its elements a shape in which it keeps no dimension: a 0 would be one."""
+    if "layout_only" not in row.traits or "shape" not in row.inputs:
+        return False
+    shape = node.inputs[1]
+    constant = None if shape is None else ir.convenience.get_const_tensor(shape)
+    return constant is None or 0 not in constant.numpy()
 
 
 def _is_number(value: ir.Value | None) -> bool:

@@ -211,17 +211,17 @@ def _axis_form(function: Any) -> Any:
     return flattened
 
 
-@op("Softmax", 13, traits=["keeps_rank", "along_axis"])
+@op("Softmax", 13, traits=["keeps_rank", "along_axis", "leading_ones"])
 def softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     return F.softmax(input, axis)
 
 
-@op("LogSoftmax", 13, traits=["keeps_rank", "along_axis"])
+@op("LogSoftmax", 13, traits=["keeps_rank", "along_axis", "leading_ones"])
 def log_softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     return F.log_softmax(input, axis)
 
 
-@op("Hardmax", 13, traits=["keeps_rank", "along_axis"])
+@op("Hardmax", 13, traits=["keeps_rank", "along_axis", "leading_ones"])
 def hardmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     """1 at the first of the largest values."""
     if (input.numel() == 0) is True:  # argmax refuses an axis without elements
@@ -230,7 +230,7 @@ def hardmax(F: Any, input: Any, *, axis: int = -1) -> Any:
 
 
 for _name, _function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax)):
-    op(_name, 1, traits=["keeps_rank", "along_axis"])(_axis_form(_function))
+    op(_name, 1, traits=["keeps_rank", "along_axis", "leading_ones"])(_axis_form(_function))
 
 
 @op("ParametricSoftplus", 1, traits=UNARY)

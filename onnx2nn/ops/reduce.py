@@ -162,12 +162,12 @@ for _operator, _function in FUNCTIONS.items():
     _add_rows(_operator, _function)
 
 
-@op("ArgMax", 12)
+@op("ArgMax", 12, traits=["leading_ones"])
 def argmax(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     return _arg_extreme(F, F.argmax, data, axis, keepdims, select_last_index)
 
 
-@op("ArgMin", 12)
+@op("ArgMin", 12, traits=["leading_ones"])
 def argmin(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     return _arg_extreme(F, F.argmin, data, axis, keepdims, select_last_index)
 

@@ -245,18 +245,24 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     return front if front.ndim == 2 else front.flatten(1)
 
 
-def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
+def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False, _leading_ones: bool = False) -> Any:
     chosen = () if axes is None else tuple(once(map(int, axes), data.ndim))
     return data.squeeze(chosen) if chosen else data.squeeze()
 
 
+def _first_axis(shape: Sequence[Any]) -> int | None:
+    """Returns the first axis that is not known to have size 1: a dynamic batch, which leads the result at any size."""
+    return next((axis for axis, size in enumerate(shape) if not (fixed(size) and size == 1)), None)
+
+
 @op("Squeeze", 13, static=["axes"], on_shape_values=_values_of_squeeze, traits=LAYOUT)
-def squeeze(F: Any, data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
+def squeeze(F: Any, data: Any, axes: Any = None, *, _open_rank: bool = False, _leading_ones: bool = False) -> Any:
     """An axis of another size than 1 is an error; torch would keep it. No axes are all that have size 1."""
     if not axes and _open_rank and not all(map(fixed, data.shape)):
         return data.squeeze()  # the number of dimensions is decided in each call
     if not axes:
-        axes = [axis for axis, size in enumerate(data.shape) if size == 1]
+        kept = _first_axis(data.shape) if _leading_ones else None
+        axes = [axis for axis, size in enumerate(data.shape) if axis != kept and size == 1]
     axes = sorted(once(axes, data.ndim))
     for axis in axes:
         demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} must have size 1")
@@ -471,7 +477,7 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
     on_shape_values=_values_of_expand,
     results=_results_of_expand,
     sized_by="shape",
-    traits=["value_preserving"],
+    traits=["value_preserving", "leading_ones"],
 )
 def expand(F: Any, input: Any, shape: Any) -> Any:
     """Broadcasts both ways: a 1 in `shape` keeps the input's dimension.

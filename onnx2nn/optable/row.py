@@ -103,7 +103,9 @@ OWN = "onnx2nn"
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
-FACTS = ("_outputs", "_types", "_output_types", "_producer", "_image_pixels", "_at_run_time", "_open_rank")
+FACTS = (
+    "_outputs", "_types", "_output_types", "_producer", "_image_pixels", "_at_run_time", "_open_rank", "_leading_ones",
+)  # fmt: skip
 """Facts about its node that a body may request.
 
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
@@ -111,7 +113,7 @@ unknown), `_output_types`: those of the outputs. They matter where torch's dtype
 file's producer_name, which decides the meaning where the standard and its test data contradict each other.
 `_image_pixels`: `Limits.image_pixels`, where it is not the default. `_at_run_time`: True where an input behind the
 first is no constant of the file. `_open_rank`: True where nothing in the model depends on how many dimensions the
-outputs have.
+outputs have, `_leading_ones`: on how many dimensions of size 1 are in front of them.
 """
 
 FLAGS = frozenset(

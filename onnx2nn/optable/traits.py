@@ -18,6 +18,7 @@ Trait = Literal[
     "elementwise",
     "keeps_rank",
     "layout_only",
+    "leading_ones",
     "logical",
     "loops_over_time",
     "magnitude",
@@ -43,6 +44,8 @@ Trait = Literal[
 - `elementwise`: an element of the output depends on the elements at the same position of the inputs.
 - `keeps_rank`: the output has as many dimensions as the first input.
 - `layout_only`: the output has the elements of the first input in their order, in another shape.
+- `leading_ones`: dimensions of size 1 in front of its first input are in front of its output, or it drops or broadcasts
+  them, and change nothing else, where its `axis`, if it has one, is negative.
 - `logical`: its inputs are truth values.
 - `loops_over_time`: its body is a loop over a sequence, of which a program of machine code has one of its own.
 - `magnitude`: its result depends on the magnitudes of integers, not on their values modulo 2**64 alone.
