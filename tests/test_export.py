@@ -432,6 +432,31 @@ def test_layers_that_are_written_otherwise_keep_their_places(
         check_same(run(found, (more,)), run(original, (more,)), file.name)
 
 
+class OverChunks(nn.Module):
+    """A recurrent layer on all chunks of all samples, whose number is a multiple of the batch (dual-path networks)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(4, 3, bidirectional=True, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(0, 1))[0].unflatten(0, (-1, 3))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's exporters warn of most models
+@pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
+def test_a_recurrent_layer_over_chunks_is_a_layer_again(export: Callable[..., Path], tmp_path: Path) -> None:
+    original = seeded(OverChunks).eval()
+    first, second = (torch.randn(n, 3, 5, 4) for n in (2, 4))
+    module = onnx2nn.load(export("export_over_chunks", original, (first,), (second,)))
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    again = onnx2nn.load(tmp_path / "again.onnx")
+    for found in (module, again):
+        assert isinstance(found.get_submodule("layer"), nn.LSTM)
+        assert set(found.state_dict()) == set(original.state_dict())
+        check_same(run(found, (second,)), run(original, (second,)), "at another batch")
+
+
 class MaskedAttention(nn.Module):
     """Attention with a mask of bool, or with one that is added."""
 

@@ -113,11 +113,20 @@ def _recurrent(
             dtypes=[x.dtype] * (1 + len(states)),
             shapes=[(x.shape[0], directions, x.shape[1], hidden), *ends],
         )
-        x = y.transpose(1, 2).flatten(2)
+        x = _side_by_side(y)
         for found, state in zip(last, final, strict=True):
             found.append(state)
     results = [torch.cat(found) for found in last]
     return x.transpose(0, 1) if batch_first else x, tuple(results) if kind == "LSTM" else results[0]
+
+
+def _side_by_side(y: Any) -> Any:
+    """Returns an output, `(T, directions, N, hidden)`, as `(T, N, directions * hidden)`; its Reshape names no sizes."""
+    steps, directions, batch, hidden = y.shape
+    if directions == 1:
+        return y.squeeze(1)
+    target, shape = torch.tensor([0, 0, -1]), (steps, batch, directions * hidden)
+    return torch.onnx.ops.symbolic("Reshape", (y.transpose(1, 2), target), dtype=y.dtype, shape=shape)
 
 
 def _in_order(tensor: Any, gates: Sequence[int], hidden: int) -> Any:
