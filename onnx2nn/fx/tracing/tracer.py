@@ -22,6 +22,7 @@ from onnx2nn.fx.exporting.exportable import ExportableModule
 from onnx2nn.fx.modules.graph_nodes import add_node
 from onnx2nn.fx.modules.module_tree import paths_around, put_module
 from onnx2nn.fx.tracing.batch_first import attend_batch_first
+from onnx2nn.fx.tracing.contiguous_norms import normalise_contiguous
 from onnx2nn.fx.tracing.factories import MAKING
 from onnx2nn.fx.tracing.held_state import HeldState
 from onnx2nn.fx.tracing.inference import Inference
@@ -275,6 +276,7 @@ class Tracer:
         self.guards.record()
         _erase_unused(self.graph, self.held, self.root)
         attend_batch_first(self.graph, self.root)
+        normalise_contiguous(self.graph, self.root, self.specs)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
 
