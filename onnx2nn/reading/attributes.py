@@ -34,6 +34,9 @@ _ATTRIBUTE_FIELDS = {
     _Kind.TYPE_PROTOS: "type_protos",
 }
 _KINDS = {int(kind): kind for kind in _Kind}
+_PLAIN = {int(kind): (kind, _ATTRIBUTE_FIELDS[kind]) for kind in (_Kind.FLOAT, _Kind.INT, _Kind.FLOATS, _Kind.INTS)}
+"""Kinds whose values are taken as they are, most of those in a file, with their fields by the kinds' numbers."""
+
 _MESSAGES = (_Kind.TENSOR, _Kind.GRAPH, _Kind.SPARSE_TENSOR, _Kind.TYPE_PROTO)
 _SCALARS = (_Kind.FLOAT, _Kind.INT, _Kind.STRING, *_MESSAGES)
 _SIMPLE_FIELDS = ("f", "i", "s", "floats", "ints", "strings", "tensors", "graphs")
@@ -60,6 +63,9 @@ class AttributeReader:
             ModelFileError: the value is missing, or of another type than declared.
         """
         name = checked_text(proto.name)
+        plain = _PLAIN.get(proto.type)
+        if plain is not None and (value := getattr(proto, plain[1])) and not proto.ref_attr_name:
+            return ir.Attr(name, plain[0], value)
         kind = _kind(proto)
         if proto.ref_attr_name and kind in (_Kind.GRAPH, _Kind.GRAPHS):
             raise ModelFileError(f"Attribute {name!r} refers to a graph that calls of its function give: unsupported.")
@@ -72,12 +78,12 @@ class AttributeReader:
         # A default value may be left out of the file, but a value of another type contradicts the declared one.
         if not value and any(getattr(proto, other) for other in _SIMPLE_FIELDS if other != field):
             raise ModelFileError(f"Attribute {name!r} is declared {kind.name} but holds another type of value.")
-        if kind == _Kind.STRING:
+        if kind == _Kind.TENSOR:
+            value = self._tensors.read(value)
+        elif kind == _Kind.STRING:
             value = decoded_text(value)
         elif kind == _Kind.STRINGS:
             value = [decoded_text(item) for item in value]
-        elif kind == _Kind.TENSOR:
-            value = self._tensors.read(value)
         elif kind == _Kind.TENSORS:
             value = [self._tensors.read(item) for item in value]
         elif kind == _Kind.SPARSE_TENSOR:

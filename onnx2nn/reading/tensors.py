@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnx
@@ -31,6 +31,14 @@ _WHOLE_BYTES = {
     for kind in ir.DataType
     if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth % 8 == 0
 }
+_PLAIN_FIELDS = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.INT32: "int32_data",
+    ir.DataType.INT64: "int64_data",
+}
+"""Typed fields with an entry for each element, of the elements' own type."""
+
 _DATA_TYPES = {int(kind): kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
 _LARGE = 1 << 10
 """Elements above which a message is let go when the reader is closed."""
@@ -52,7 +60,7 @@ class StoredTensor(ir.LazyTensor):
         source: holds its bytes.
         offset: of the first one.
         dtype: its data type.
-        shape: its dimensions.
+        shape: its dimensions, frozen.
         name: its name.
 
     Attributes:
@@ -61,8 +69,8 @@ class StoredTensor(ir.LazyTensor):
 
     __slots__ = ("ahead", "offset", "source")
 
-    def __init__(self, source: ByteSource, offset: int, dtype: ir.DataType, shape: Sequence[int], name: str):
-        super().__init__(self._read, dtype, shape=ir.Shape(shape, frozen=True), name=name, cache=False)
+    def __init__(self, source: ByteSource, offset: int, dtype: ir.DataType, shape: ir.Shape, name: str):
+        super().__init__(self._read, dtype, shape=shape, name=name, cache=False)
         self.source, self.offset = source, offset
         self.ahead: Ahead | None = None
 
@@ -137,15 +145,35 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         """Returns the elements as a new, writable array."""
         proto = self._proto
         dtype = _WHOLE_BYTES.get(self._dtype)
-        if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
-            # A copy, as a view of the message's bytes would be read-only.
-            return np.ndarray(self._dims, dtype, bytearray(proto.raw_data))
+        if dtype is not None and sys.byteorder == "little":
+            if proto.HasField("raw_data"):  # a copy, as a view of the message's bytes would be read-only
+                return np.ndarray(self._dims, dtype, bytearray(proto.raw_data))
+            if (field := _PLAIN_FIELDS.get(self._dtype)) and (elements := getattr(proto, field)):
+                return np.array(elements, dtype).reshape(self._dims)
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 
     def forget(self) -> None:
         """Lets go of the message; nothing can be read afterwards."""
         self._proto = onnx.TensorProto()
+
+
+class _Form(NamedTuple):
+    """What tensors of one type and shape have in common.
+
+    Attributes:
+        dtype: their data type.
+        dims: their dimensions.
+        shape: the same, frozen.
+        size: the number of elements.
+        nbytes: the number of bytes, 0 for texts.
+    """
+
+    dtype: ir.DataType
+    dims: tuple[int, ...]
+    shape: ir.Shape
+    size: int
+    nbytes: int
 
 
 class TensorReader:
@@ -166,7 +194,7 @@ class TensorReader:
         self._folder = folder
         self._files: dict[str, FileSource] = {}
         self._messages: list[MessageTensor] = []
-        self._shapes: dict[tuple[int, ...], ir.Shape] = {}
+        self._forms: dict[tuple[int, ...], _Form] = {}  # many tensors have the same few
         self._external_bytes: dict[tuple[int, int], int] = {}  # what the tensors take from each file
 
     def read(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
@@ -179,34 +207,37 @@ class TensorReader:
         name = fields.get("name", "")
         if not isinstance(name, str):
             raise ModelFileError(f"The model is damaged: a tensor's name is {name!r}.")
-        dims = list(fields.get("dims", ()))
-        dtype = self._dtype(fields.get("data_type", 0), name)
-        size = self._size(dims, name)
+        key = (fields.get("data_type", 0), *fields.get("dims", ()))
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = self._form(key[0], key[1:], name)
         external = fields.get("data_location") == onnx.TensorProto.EXTERNAL
         if not external:
-            self._account.stored_bytes += _nbytes(dtype, size)
+            self._account.stored_bytes += form.nbytes
         if "segment" in fields and not external:
             offset, length = proto.segment.begin, proto.segment.end - proto.segment.begin
             if self._source is None or self._spans.get(offset) != length:
                 raise ModelFileError(
                     f"Tensor {name!r} is stored in segments, which no ONNX release defines. Export the model again."
                 )
-            self._check(name, "bytes", length, _nbytes(dtype, size), dims, dtype)
+            self._check(name, "bytes", length, form.nbytes, form)
             if "raw_data" in fields or not _DATA_FIELDS.isdisjoint(fields):
                 raise ModelFileError(f"Tensor {name!r} has data in more than one field. Export the model again.")
-            return StoredTensor(self._source, offset, dtype, dims, name)
+            return StoredTensor(self._source, offset, form.dtype, form.shape, name)
         if external:
-            return self._external(proto, dtype, dims, _nbytes(dtype, size))
-        self._check_fields(fields, dtype, dims, size)
-        if dtype == ir.DataType.STRING:
-            return ir.StringTensor(list(proto.string_data), shape=ir.Shape(dims), name=name)
-        key = tuple(dims)
-        if key not in self._shapes:  # many small tensors have the same few
-            self._shapes[key] = ir.Shape(key, frozen=True)
-        tensor = MessageTensor(proto, name, dtype, self._shapes[key], key)
-        if size > _LARGE:
+            return self._external(proto, form)
+        self._check_fields(fields, form)
+        if form.dtype == ir.DataType.STRING:
+            return ir.StringTensor(list(proto.string_data), shape=ir.Shape(form.dims), name=name)
+        tensor = MessageTensor(proto, name, form.dtype, form.shape, form.dims)
+        if form.size > _LARGE:
             self._messages.append(tensor)
         return tensor
+
+    def _form(self, number: int, dims: tuple[int, ...], name: str) -> _Form:
+        """Returns the form of the tensor `name`, of the data type with a number."""
+        dtype, size = self._dtype(number, name), self._size(list(dims), name)
+        return _Form(dtype, dims, ir.Shape(dims, frozen=True), size, _nbytes(dtype, size))
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Returns a sparse tensor as a dense one, with the name of its values.
@@ -259,22 +290,22 @@ class TensorReader:
             raise ModelFileError(f"Tensor {name!r} has impossible dimensions: {dims}.")
         return size
 
-    def _check(self, name: str, unit: str, found: int, wanted: int, dims: list[int], dtype: ir.DataType) -> None:
+    def _check(self, name: str, unit: str, found: int, wanted: int, form: _Form) -> None:
         if found != wanted:
             raise ModelFileError(
-                f"Tensor {name!r} of shape {dims} and type {dtype.name} needs {wanted} {unit} of data, "
+                f"Tensor {name!r} of shape {[*form.dims]} and type {form.dtype.name} needs {wanted} {unit} of data, "
                 f"but the file holds {found}. The file is damaged or was written wrongly: export it again."
             )
 
-    def _check_fields(self, fields: Mapping[str, Any], dtype: ir.DataType, dims: list[int], size: int) -> None:
-        name = fields.get("name", "")
+    def _check_fields(self, fields: Mapping[str, Any], form: _Form) -> None:
+        name, dtype, size = fields.get("name", ""), form.dtype, form.size
         used = [] if _DATA_FIELDS.isdisjoint(fields) else sorted(_DATA_FIELDS.intersection(fields))
         if "raw_data" in fields:
             if dtype == ir.DataType.STRING or used:
                 raise ModelFileError(
                     f"Tensor {name!r} has raw_data besides or instead of a typed field. Export the model again."
                 )
-            self._check(name, "bytes", len(fields["raw_data"]), _nbytes(dtype, size), dims, dtype)
+            self._check(name, "bytes", len(fields["raw_data"]), form.nbytes, form)
             return
         field = _TYPED_FIELDS.get(dtype.name, "int32_data")
         if used and used != [field]:
@@ -285,26 +316,26 @@ class TensorReader:
         if dtype.name.startswith("COMPLEX"):
             wanted = 2 * size
         elif dtype.name in _PACKED_IN_INT32:
-            wanted = _nbytes(dtype, size)
-        self._check(name, "entries", len(fields.get(field, ())), wanted, dims, dtype)
+            wanted = form.nbytes
+        self._check(name, "entries", len(fields.get(field, ())), wanted, form)
 
-    def _external(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int], nbytes: int) -> ir.LazyTensor:
-        name = proto.name
+    def _external(self, proto: onnx.TensorProto, form: _Form) -> ir.LazyTensor:
+        name, nbytes = proto.name, form.nbytes
         entries = {entry.key: entry.value for entry in proto.external_data}
-        if dtype == ir.DataType.STRING:
+        if form.dtype == ir.DataType.STRING:
             raise ModelFileError(f"Tensor {name!r} of strings is stored as external data, which ONNX does not allow.")
         source = self._open(entries.get("location", ""), name)
         offset = _number(entries, "offset", name) or 0
         length = _number(entries, "length", name)
         if length is not None:
-            self._check(name, "bytes", length, nbytes, dims, dtype)
+            self._check(name, "bytes", length, nbytes, form)
         if offset + nbytes > source.size:
             raise ModelFileError(
                 f"Tensor {name!r} lies at bytes {offset} to {offset + nbytes} of {source.path}, which has "
                 f"{source.size} bytes only. Copy or download the data file again."
             )
         self._count(source, nbytes, name)
-        return StoredTensor(source, offset, dtype, dims, name)
+        return StoredTensor(source, offset, form.dtype, form.shape, name)
 
     def _count(self, source: FileSource, nbytes: int, name: str) -> None:
         """Counts the bytes of a tensor: as stored, or as bytes in no file where tensors take more than the file has.
