@@ -206,6 +206,8 @@ class Divider(Generic[N, R]):
 
     def _canonical(self, region: R) -> list[Item]:
         """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
+        if len(region.items) == 1:
+            return region.items
         producers, inside = producers_of(region.items), region.nodes
         before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
         found: dict[Item, None] = {}
@@ -248,6 +250,8 @@ def _early(nodes: Sequence[N], checks: Collection[N]) -> list[N]:
 
     A block that needs what is checked begins before the call that the check was recorded for.
     """
+    if not checks:
+        return [*nodes]
     place = {node: index for index, node in enumerate(nodes)}
     for node in nodes:
         if node in checks:

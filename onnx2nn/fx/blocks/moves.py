@@ -31,9 +31,10 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
         return
     place(program, declared)
     _check_inputs_first(program)
-    _compute_sizes_near_their_use(program)
-    _read_sizes_near_their_use(program)
-    _read_computed_sizes(program)
+    if any(map(is_size, program.graph.nodes)):  # numbers are computed of sizes alone
+        _compute_sizes_near_their_use(program)
+        _read_sizes_near_their_use(program)
+        _read_computed_sizes(program)
     _move_out(program)
 
 
@@ -228,9 +229,10 @@ def _move_out(program: Scoped) -> None:
         if node.op in ("placeholder", "output", "call_module") or not node.users:
             continue
         inside = scope[node]
-        if all(scope[user] == inside for user in node.users):
+        users = {scope[user] for user in node.users}
+        if len(users) == 1 and inside in users:
             continue
-        target = common([inside, *(scope[user] for user in node.users)])
+        target = common([inside, *users])
         while target != scope[node] and node.op != "get_attr":
             level = scope[node][: len(target) + 1]
             if level not in bits or _first_module(scope[node], len(level)) not in bits or weighted[node] & bits[level]:

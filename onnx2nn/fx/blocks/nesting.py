@@ -344,6 +344,9 @@ class _Body:
         ]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
+        if len(arguments) == 1 and main is not None:  # most blocks have one argument
+            self.known[main] = self._argument("x")
+            return
         taken, values = {"x", *PROGRAM_NAMES}, fx.Graph()
         for argument in arguments:
             if isinstance(argument, tuple):

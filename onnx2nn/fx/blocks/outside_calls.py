@@ -23,20 +23,22 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
         program: its `scope` is changed, and its `containers` get the new paths.
         declared: the modules of calls.
     """
-    found: dict[fx.Node, set[Path]] = {}
+    found: dict[fx.Node, Set[Path]] = {}
     for node in program.graph.nodes:
         if program.scope.get(node) and (passed := _passed(node, declared.get(node), program.containers)):
             found[node] = passed
     called = _called(program.graph) if found else frozenset()
     for node, passed in found.items():
-        path, around = program.scope[node], passed & called
+        if not (around := passed & called):
+            continue
+        path = program.scope[node]
         marked = tuple(f"{step}{MARK}outside" if path[:end] in around else step for end, step in enumerate(path, 1))
         if marked != path:
             program.scope[node] = marked
             program.containers |= {marked[:end] for end in range(1, len(marked) + 1)}
 
 
-def _passed(node: fx.Node, declared: Path | None, containers: Set[Path]) -> set[Path]:
+def _passed(node: fx.Node, declared: Path | None, containers: Set[Path]) -> Set[Path]:
     """Returns the paths of the modules around a call that are not among those that run then, as the file notes them.
 
     Args:
@@ -48,10 +50,17 @@ def _passed(node: fx.Node, declared: Path | None, containers: Set[Path]) -> set[
     noted = noted_modules(node)
     if noted:
         if noted[-1] not in (place, place[:-1]):
-            return set()  # a weight that is somewhere else
-        return {place[:end] for end in range(1, len(place))} - {*noted}
+            return frozenset()  # a weight that is somewhere else
+        return _left_out(noted)
     running = _running(_scopes(node), place, containers)
     return {place[:end] for end in range(1, len(place))} - running if running else set()
+
+
+@functools.lru_cache(1 << 12)
+def _left_out(noted: tuple[Path, ...]) -> Set[Path]:
+    """Returns the paths around the last of some modules, each of which calls the next, that are not among them."""
+    place = noted[-1]
+    return frozenset(place[:end] for end in range(1, len(place))).difference(noted)
 
 
 def _running(scopes: Sequence[Path], place: Path, containers: Set[Path]) -> set[Path]:
@@ -86,13 +95,10 @@ def _is_call(step: str, name: str) -> bool:
 
 def _called(graph: fx.Graph) -> Set[Path]:
     """Returns the paths of all modules that run some time."""
-    found = set[Path]()
-    for node in graph.nodes:
-        found.update(noted_modules(node) or _scopes(node))
-    return found
+    return {path for scopes in {noted_modules(node) or _scopes(node) for node in graph.nodes} for path in scopes}
 
 
-def _scopes(node: fx.Node) -> Sequence[Path]:
+def _scopes(node: fx.Node) -> tuple[Path, ...]:
     """Returns the modules around a call, the outermost first, as torch's older exporter writes them in its name."""
     name: str = node.meta.get("onnx", ("", "", ""))[2]
     return _split(name.rpartition("/")[0]) if name.startswith("/") else ()

@@ -34,8 +34,10 @@ class Region(regions.Region[fx.Node]):
     @functools.cached_property
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
         """The arguments of its forward: its inputs; inputs that it joins before anything else are one list."""
+        if len(self.inputs) < 2 or not self.path or self.slots is not None:
+            return list(self.inputs)
         tensors = {node for node in self.inputs if node.op != "get_attr" and not is_size(node)}
-        for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
+        for item in self.items if len(tensors) > 1 else ():
             joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
             alone = [node for node in joined if isinstance(node, fx.Node) and node.users.keys() & self.nodes == {item}]
             if len(alone) == len(joined) == len(tensors) and set(alone) == tensors:

@@ -57,12 +57,10 @@ def separate(program: Scoped) -> None:
             if len(path) > len(around) and module_path(path) in repeated:
                 groups.setdefault(path, []).append(position)
         for path, group in groups.items():
-            signatures = [_signature(program, inside[position], len(path)) for position in group]
-            size = len(group)
-            if module_path(path) in shared:
-                size = _period(signatures)
-            elif module_path(path) in weightless:
-                size = _run(group, signatures)
+            size, module = len(group), module_path(path)
+            if module in shared or module in weightless:
+                signatures = [_signature(program, inside[position], len(path)) for position in group]
+                size = _period(signatures) if module in shared else _run(group, signatures)
             for number in range(len(group) // size):
                 call = [inside[position] for position in group[number * size : (number + 1) * size]]
                 alias = path if not number else (*around, f"{path[-1]}{MARK}{number}")

@@ -110,11 +110,11 @@ class Scoped:
         found: dict[str, str] = {}
         seen: set[str] = set()
         for node in self.graph.nodes:
-            scopes = _metadata(node, "scopes")
-            if len(scopes) < 2 or scopes[-2] in seen:  # most calls have the modules of others around them
+            scopes = _modules_around(node)
+            if not scopes or scopes[-1] in seen:  # most calls have the modules of others around them
                 continue
-            seen.add(scopes[-2])
-            for scope, name in zip(scopes[:-1], _metadata(node, "classes"), strict=False):
+            seen.add(scopes[-1])
+            for scope, name in zip(scopes, _metadata(node, "classes"), strict=False):
                 if scope not in found:
                     found[scope] = name.rsplit(".", 1)[-1]
         for scope, name in found.items():
@@ -137,9 +137,9 @@ def is_attribute(name: str) -> bool:
 
 def declared_scope(node: fx.Node) -> Path | None:
     """Returns the module path that the file names for a node, None where it names none."""
-    scopes = _metadata(node, "scopes")
-    if len(scopes) > 1 and not scopes[0].startswith("_"):
-        return path_of(scopes[-2])
+    scopes = _modules_around(node)
+    if scopes and not scopes[0].startswith("_"):
+        return path_of(scopes[-1])
     name = _name(node)
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
 
@@ -185,19 +185,21 @@ def complete_scopes(root: nn.Module, graph: fx.Graph) -> frozenset[Path]:
         The places of all modules that are noted, as they are and as identifiers: a number in them is the author's, not
         that of a call.
     """
-    there, completed, found = modules_of(root), dict[str, str](), set[Path]()
+    there, found = modules_of(root), set[Path]()
+    completed: dict[tuple[str, ...], list[str] | None] = {}  # None where they are complete
     for node in graph.nodes:
         text = node.meta.get("scopes")
         if not text:
             continue
-        if text not in completed:
-            *scopes, call = parsed_list(text) or ("",)
+        scopes, call = _split_call(text)
+        if scopes not in completed:
             noted = [*map(path_of, scopes)]
             placed = _placed(noted, there)
-            found |= {*placed, *(tuple(map(step_name, path)) for path in placed)}
-            completed[text] = text if placed == noted else repr([*map(".".join, placed), call])
-        node.meta["scopes"] = completed[text]
-    return frozenset(found)
+            found.update(placed)
+            completed[scopes] = None if placed == noted else [*map(".".join, placed)]
+        if (others := completed[scopes]) is not None:
+            node.meta["scopes"] = repr([*others, call])
+    return frozenset(found | {tuple(map(step_name, path)) for path in found})
 
 
 def _placed(noted: Sequence[Path], there: Container[Path]) -> list[Path]:
@@ -218,7 +220,7 @@ def is_of_torch(node: fx.Node) -> bool:
 
     In files of TensorFlow and Paddle a scope may name an operation, and no module.
     """
-    return bool(_metadata(node, "scopes")) or _name(node).startswith("/")
+    return bool(_modules_around(node) or _metadata(node, "scopes")) or _name(node).startswith("/")
 
 
 def _name(node: fx.Node) -> str:
@@ -235,15 +237,22 @@ def declared_class(node: fx.Node) -> str:
 
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
-    return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
+    return dict(zip(_modules_around(node), _metadata(node, "classes"), strict=False))
 
 
-def noted_modules(node: fx.Node) -> list[Path]:
+def noted_modules(node: fx.Node) -> tuple[Path, ...]:
     """Returns the modules around a node, the outermost first, as torch's newer exporter notes them; else none."""
-    scopes = _metadata(node, "scopes")[:-1]
-    return [*map(path_of, scopes)] if scopes and not scopes[0].startswith("_") else []
+    scopes = _modules_around(node)
+    return paths_of(scopes) if scopes and not scopes[0].startswith("_") else ()
 
 
+@functools.lru_cache(1 << 12)
+def paths_of(scopes: tuple[str, ...]) -> tuple[Path, ...]:
+    """Returns dotted paths as their steps."""
+    return tuple(map(path_of, scopes))
+
+
+@functools.lru_cache(1 << 12)
 def step_name(step: str) -> str:
     """Returns the name in the tree of a step of a scope: a number, or an identifier."""
     return step if step.isdecimal() else identifier(step)
@@ -254,13 +263,38 @@ def _metadata(node: fx.Node, key: str) -> Sequence[str]:
     return parsed_list(text) if text else ()
 
 
+def _modules_around(node: fx.Node) -> tuple[str, ...]:
+    """Returns the scopes around a node, without the last one, which is the call itself."""
+    text = node.meta.get("scopes")
+    return _split_call(text)[0] if text else ()
+
+
+def _split_call(text: str) -> tuple[tuple[str, ...], str]:
+    """Returns the items of a list but the last one, which many lists share and which are read once, and the last."""
+    start, _, last = text.rpartition("', '")
+    call = last[:-2]
+    if last[-2:] == "']" and "'" not in call and "\\" not in call and call.isprintable():
+        items = plain_items(f"{start}']")
+        if items is not None:
+            return items, call
+    *others, call = parsed_list(text) or ("",)
+    return tuple(others), call
+
+
+@functools.lru_cache(1 << 12)
+def plain_items(text: str) -> tuple[str, ...] | None:
+    """Returns the items of a list of texts without quotes and escapes, None for another text."""
+    items = text[2:-2].split("', '")
+    quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
+    return tuple(items) if quoted and "\\" not in text and text.isprintable() else None
+
+
 @functools.lru_cache(1 << 12)
 def parsed_list(text: str) -> tuple[str, ...]:
     """Returns the items of a list that an exporter wrote, as text, none for another text."""
-    items = text[2:-2].split("', '")
-    quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
-    if quoted and "\\" not in text and text.isprintable():
-        return tuple(items)  # in a fiftieth of the time
+    items = plain_items(text)
+    if items is not None:
+        return items  # in a fiftieth of the time
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything
