@@ -50,7 +50,7 @@ def malformed_nodes(model: ir.Model, table: Table) -> Iterator[tuple[ir.Node, in
 
 
 def _attribute_problem(node: ir.Node, row: Row | None, version: int) -> str:
-    if not node.attributes:
+    if not node.attributes.data:
         return ""
     if row is not None and _fits(node, row):
         return ""
@@ -78,10 +78,10 @@ def _fits(node: ir.Node, row: Row) -> bool:
     That spares most imports the schemas: onnx makes all of them when one is requested, in a tenth of a first load.
     """
     kinds = row.annotations
-    return all(
-        attribute.type is _CHECKED_BY_ANNOTATIONS.get(kinds.get(name, ""))
-        for name, attribute in node.attributes.items()
-    )
+    for name, attribute in node.attributes.data.items():  # a generator takes longer than the test
+        if attribute.type is not _CHECKED_BY_ANNOTATIONS.get(kinds.get(name, "")):
+            return False
+    return True
 
 
 def _absence(node: ir.Node, row: Row) -> str:
@@ -90,7 +90,7 @@ def _absence(node: ir.Node, row: Row) -> str:
             return f"input {name!r} is missing."
     if row.variadic and row.call != "subgraph" and not node.inputs and next(reversed(row.inputs.values())) is not None:
         return f"input {row.input_name(0)!r} is missing."
-    missing = [name for name in row.demanded if name not in node.attributes]
+    missing = [name for name in row.demanded if name not in node.attributes.data]
     return f"attribute {missing[0]!r} is missing." if missing else ""
 
 

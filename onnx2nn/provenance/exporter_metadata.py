@@ -7,6 +7,7 @@ node the modules around it, its call and the lines of source. `dynamo=False` nam
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -92,7 +93,13 @@ def signature(graph: ir.Graph) -> dict[str, State] | None:
 
 def call_of(node: ir.Node) -> Call | None:
     """Returns the call that became `node`, None without such a note."""
-    text = node.metadata_props.get(_CALL, "")
+    text = node.metadata_props.get(_CALL)
+    return _parsed_call(text) if text else None
+
+
+@functools.lru_cache(1 << 12)
+def _parsed_call(text: str) -> Call | None:
+    """Returns the call that a note describes, None for another text; several passes ask for that of each node."""
     found = _TARGET.search(text)
     if found is None:
         return None
@@ -127,13 +134,18 @@ def padding_index(node: ir.Node) -> int | None:
 
 def place_of(node: ir.Node) -> Place | None:
     """Returns the module of `node`, None where the file does not say."""
-    paths = _words(node.metadata_props.get(SCOPES, ""))
+    notes = node.metadata_props
+    return _place(notes.get(SCOPES, ""), notes.get(CLASSES, ""), node.name or "")
+
+
+@functools.lru_cache(1 << 12)
+def _place(scopes: str, classes: str, name: str) -> Place | None:
+    """Returns the module of a node by what the file notes of it; several passes ask for that of each node."""
+    paths = _words(scopes)
     if len(paths) > 1:  # the last one is the call itself
-        kinds = _words(node.metadata_props.get(CLASSES, ""))
+        kinds = _words(classes)
         return Place(paths[-2], kinds[-2] if len(kinds) == len(paths) else "")
-    if node.name and node.name.startswith("/"):
-        return Place(".".join(split_scopes(node.name)[:-1]), "")
-    return None
+    return Place(".".join(split_scopes(name)[:-1]), "") if name.startswith("/") else None
 
 
 def call_name(node: ir.Node) -> str:

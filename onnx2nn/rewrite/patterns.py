@@ -238,7 +238,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
         return
     if pattern.below and not _fits_below(pattern, operators_below(node)):
         return
-    if node.attributes and any(attribute.is_ref() for attribute in node.attributes.values()):
+    if (given := node.attributes.data) and any(attribute.is_ref() for attribute in given.values()):
         return  # attribute references in a function have values only at its calls
     if pattern.attributes and not _has(node, pattern.attributes):
         return

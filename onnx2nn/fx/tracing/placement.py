@@ -55,6 +55,7 @@ class NamedPlacement:
         self.prefix, self.outer, self.called_by_torch = prefix, outer, called_by_torch
         self._fixed: dict[fx.Node, bool] = {}
         self._layers = AuthorLayers(author)
+        self._last: tuple[Layer, HeldWeights] | None = None
 
     def inline(self, tensor: torch.Tensor) -> bool:
         """Returns whether a constant may be written as a number: it is no weight, or its name is generated."""
@@ -66,7 +67,10 @@ class NamedPlacement:
         author = self.author
         if author is None:
             return tensor
-        origin = self.origins.find(tensor)
+        return self._stored(tensor, self.origins.find(tensor), author)
+
+    def _stored(self, tensor: torch.Tensor, origin: Constant | None, author: Author) -> torch.Tensor:
+        """Returns the author's weight of which `tensor` is another view, by the constant from which it comes."""
         if origin is None or origin.name not in author.names:
             return tensor
         constant = self.weights.get(origin.name)
@@ -101,12 +105,21 @@ class NamedPlacement:
         return name._replace(steps=self._steps(".".join(name.steps))) if name.own else name
 
     def _held(self, layer: Layer) -> HeldWeights:
-        """Returns the weights of a layer, with the constants that they come from."""
+        """Returns the weights of a layer, with the constants that they come from; once for the questions about it."""
+        if self._last is not None and self._last[0] is layer:
+            return self._last[1]
         held = {slot: tensor for slot, tensor in layer.state.items() if tensor is not None}
         origins = {slot: self.origins.find(tensor) for slot, tensor in held.items()}
-        rearranged = [slot for slot, tensor in held.items() if self.base(tensor) is not tensor]
+        author = self.author
+        rearranged = [
+            slot
+            for slot, tensor in held.items()
+            if author is not None and self._stored(tensor, origins[slot], author) is not tensor
+        ]
         sizes = {slot: tensor.numel() for slot, tensor in held.items()}
-        return HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
+        found = HeldWeights(layer.kind.__name__, layer.state, origins, sizes, rearranged)
+        self._last = layer, found
+        return found
 
     def of_graphs(self, node: ir.Node) -> list[str]:
         """Returns the path of the module that runs a node's graphs, such as the branches of an If.
