@@ -38,7 +38,9 @@ class Region(regions.Region[fx.Node]):
             return list(self.inputs)
         tensors = {node for node in self.inputs if node.op != "get_attr" and not is_size(node)}
         for item in self.items if len(tensors) > 1 else ():
-            joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
+            if not isinstance(item, fx.Node) or item.target is not torch.cat:
+                continue
+            joined: Any = item.args[0]
             alone = [node for node in joined if isinstance(node, fx.Node) and node.users.keys() & self.nodes == {item}]
             if len(alone) == len(joined) == len(tensors) and set(alone) == tensors:
                 return [tuple(alone), *(node for node in self.inputs if node not in tensors)]

@@ -191,7 +191,7 @@ def complete_scopes(root: nn.Module, graph: fx.Graph) -> frozenset[Path]:
         text = node.meta.get("scopes")
         if not text:
             continue
-        scopes, call = _split_call(text)
+        scopes, call = split_call(text)
         if scopes not in completed:
             noted = [*map(path_of, scopes)]
             placed = _placed(noted, there)
@@ -266,10 +266,11 @@ def _metadata(node: fx.Node, key: str) -> Sequence[str]:
 def _modules_around(node: fx.Node) -> tuple[str, ...]:
     """Returns the scopes around a node, without the last one, which is the call itself."""
     text = node.meta.get("scopes")
-    return _split_call(text)[0] if text else ()
+    return split_call(text)[0] if text else ()
 
 
-def _split_call(text: str) -> tuple[tuple[str, ...], str]:
+@functools.lru_cache(1 << 12)
+def split_call(text: str) -> tuple[tuple[str, ...], str]:
     """Returns the items of a list but the last one, which many lists share and which are read once, and the last."""
     start, _, last = text.rpartition("', '")
     call = last[:-2]
