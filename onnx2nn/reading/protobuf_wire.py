@@ -9,10 +9,9 @@ Source: https://protobuf.dev/programming-guides/encoding and onnx.proto.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from onnx2nn.errors import ModelFileError
-from onnx2nn.reading.tensors import ByteSource
 
 # Smaller messages (bytes) are copied unparsed: most nodes are small, and walking them would take time.
 _THRESHOLD = 1024
@@ -20,6 +19,8 @@ _WINDOW = 1 << 16
 # Of the messages that hold one large field, a tensor or the node around it, the others are at the start.
 _SMALL_WINDOW = 1 << 9
 _FLAT = frozenset({"Node", "Attribute", "SparseTensor", "Tensor"})
+# The small fields of a tensor, of the attribute around it and of the node around that one lie beside each other.
+_AHEAD = 1 << 10
 # Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
 _FIXED_LENGTH = {1: 8, 3: 0, 4: 0, 5: 4}
 # Protobuf's own limit on messages inside messages.
@@ -40,6 +41,40 @@ _DATA_TYPE, _SEGMENT, _RAW_DATA = 2, 3, 9
 _PACKED = {4: (1, 14), 10: (11, 15)}
 
 
+class Readable(Protocol):
+    """Random access to the bytes of a model."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns exactly `length` bytes from `offset`."""
+
+
+class _Ahead:
+    """A source of which small pieces beside each other are read at once: each read is a call of the system.
+
+    The next read is twice as long where the pieces go on, as nodes do, and short behind a payload that is left out.
+
+    Args:
+        source: the source.
+    """
+
+    def __init__(self, source: Readable):
+        self.size = source.size
+        self._source, self._start, self._piece, self._ahead = source, 0, b"", _AHEAD
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns exactly `length` bytes from `offset`."""
+        start = offset - self._start
+        if start < 0 or start + length > len(self._piece):
+            self._ahead = min(2 * self._ahead, _WINDOW) if 0 <= start <= len(self._piece) else _AHEAD
+            if length > self._ahead // 2:
+                return self._source.read(offset, length)
+            self._start, start = offset, 0
+            self._piece = self._source.read(offset, min(self._ahead, self.size - offset))
+        return self._piece[start : start + length]
+
+
 class Field(NamedTuple):
     """One field of a message: `[start, end)` with its tag, `[body, end)` its payload; offsets in bytes."""
 
@@ -50,7 +85,7 @@ class Field(NamedTuple):
     end: int
 
 
-def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
+def skeleton(source: Readable) -> tuple[bytes, dict[int, int]]:
     """Returns a serialized ModelProto without large tensor payloads and training information.
 
     A tensor whose payload was left out has the payload's place in `source` in its `segment` field instead.
@@ -65,10 +100,10 @@ def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
         ModelFileError: the bytes end early or are not the wire format.
     """
     spans: dict[int, int] = {}
-    return _message(source, 0, source.size, "Model", spans, 0), spans
+    return _message(_Ahead(source), 0, source.size, "Model", spans, 0), spans
 
 
-def fields(source: ByteSource, start: int, end: int, at_least: int = 0, at_once: int = _WINDOW) -> Iterator[Field]:
+def fields(source: Readable, start: int, end: int, at_least: int = 0, at_once: int = _WINDOW) -> Iterator[Field]:
     """Yields the fields of the message at `[start, end)`, except fields inside groups (obsolete, unknown).
 
     Args:
@@ -148,7 +183,7 @@ def _length_delimited(number: int, payload: bytes) -> bytes:
     return _encode_varint(number << 3 | 2) + _encode_varint(len(payload)) + payload
 
 
-def _damaged(source: ByteSource, position: int, end: int) -> ModelFileError:
+def _damaged(source: Readable, position: int, end: int) -> ModelFileError:
     what = "is cut off" if end == source.size else "is damaged"
     return ModelFileError(
         f"The model {what}: the data at byte {position} does not end before byte {end} of {source.size}, or is no "
@@ -156,7 +191,7 @@ def _damaged(source: ByteSource, position: int, end: int) -> ModelFileError:
     )
 
 
-def _message(source: ByteSource, start: int, end: int, kind: str, spans: dict[int, int], depth: int) -> bytes:
+def _message(source: Readable, start: int, end: int, kind: str, spans: dict[int, int], depth: int) -> bytes:
     if depth > _MAX_DEPTH:
         raise ModelFileError(f"The model holds messages nested deeper than {_MAX_DEPTH} levels.")
     if kind == "Tensor":
@@ -180,7 +215,7 @@ def _message(source: ByteSource, start: int, end: int, kind: str, spans: dict[in
     return b"".join(parts)
 
 
-def _tensor(source: ByteSource, start: int, end: int, spans: dict[int, int]) -> bytes:
+def _tensor(source: Readable, start: int, end: int, spans: dict[int, int]) -> bytes:
     found = list(fields(source, start, end, at_once=_SMALL_WINDOW))
     data_type = 0
     for field in found:

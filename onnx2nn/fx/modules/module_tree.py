@@ -106,9 +106,15 @@ def remove(root: nn.Module, path: str) -> None:
         around, _, name = path.rpartition(".")
         holder = root.get_submodule(around)
         delattr(holder, name)
-        if type(holder) is not nn.Module or [*holder.children(), *_own_state(holder)]:
+        if type(holder) is not nn.Module or not _is_empty(holder):
             return
         path = around
+
+
+def _is_empty(module: nn.Module) -> bool:
+    """Returns whether a module holds no modules, parameters and buffers, in any number of which the first one tells."""
+    held = (vars(module)[kind] for kind in ("_modules", "_parameters", "_buffers"))
+    return all(value is None for values in held for value in values.values())
 
 
 def put_module(root: nn.Module, path: str, module: nn.Module) -> None:
