@@ -68,7 +68,7 @@ class _Ahead:
         start = offset - self._start
         if start < 0 or start + length > len(self._piece):
             self._ahead = min(2 * self._ahead, _WINDOW) if 0 <= start <= len(self._piece) else _AHEAD
-            if length > self._ahead // 2:
+            if length > min(self._ahead // 2, self.size - offset):
                 return self._source.read(offset, length)
             self._start, start = offset, 0
             self._piece = self._source.read(offset, min(self._ahead, self.size - offset))
