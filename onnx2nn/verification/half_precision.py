@@ -12,6 +12,8 @@ from collections.abc import Collection
 import onnx
 from onnx import helper
 
+from onnx2nn.verification.widening import TYPES
+
 _HALF = onnx.TensorProto.FLOAT16
 
 
@@ -23,10 +25,8 @@ def may_have_halves(model: onnx.ModelProto) -> bool:
     infos = (*graph.input, *graph.output, *graph.value_info)
     if any(info.type.tensor_type.elem_type == _HALF for info in infos):
         return True
-    attributes = (attribute for node in graph.node for attribute in node.attribute)
-    return any(
-        attribute.t.data_type == _HALF or (attribute.name, attribute.i) == ("to", _HALF) for attribute in attributes
-    )
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    return any(a.t.data_type == _HALF or (a.name in TYPES and a.i == _HALF) for a in attributes)
 
 
 def rounded(model: onnx.ModelProto, halves: Collection[str]) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-_TYPES = ("to", "dtype")
+TYPES = ("to", "dtype")
 """Attributes that name the type of a result (Cast, RandomNormal, EyeLike ...)."""
 
 
@@ -51,7 +51,7 @@ def _widen_graph(graph: onnx.GraphProto, types: Widening) -> None:
         _widen_tensor(tensor, types)
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name in _TYPES and attribute.i == types.number:
+            if attribute.name in TYPES and attribute.i == types.number:
                 attribute.i = types.wide_number
             if attribute.HasField("t"):
                 _widen_tensor(attribute.t, types)
