@@ -14,7 +14,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
@@ -147,12 +147,8 @@ def of_terms(terms: Mapping[Monomial, int]) -> Number:
     return _of_ordered(tuple(sorted(kept.items(), key=term_order) if len(kept) > 1 else kept.items()))
 
 
-@lru_cache(1 << 10)
 def _of_ordered(terms: Terms) -> Number:
-    """Returns the sum of terms in their order, none of them 0 and some with symbols: an int where one value is left.
-
-    Proofs drop most of their sums, and need them again: the last ones are kept.
-    """
+    """Returns the sum of terms in their order, none of them 0 and some with symbols: an int where one value is left."""
     size = _sizes.get(terms)
     if size is None:
         size = _sizes[terms] = Size(terms)
