@@ -101,6 +101,8 @@ class Judge:
             outputs: as `compare` gives them.
             expected: the values that they were compared with.
         """
+        if all(output.ok for output in outputs):
+            return outputs
         names = self.lockstep.results
         apart = differences(names, self.lockstep.outputs or (), expected)
         judged = outputs
