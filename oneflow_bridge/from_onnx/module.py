@@ -162,7 +162,7 @@ class ImportedModule(Compiled):
         values = [_entered(spec, value) for spec, value in zip(signature, _bound(signature, args, kwargs), strict=True)]
         try:
             results = [unwrap(operators.as_tensor(value)) for value in self._function(self, *values)]
-        except Exception as error:  # any error of OneFlow
+        except Exception as error:  # they share no base class; none is swallowed: each goes on, named
             if (failed := named(error)) is not None:
                 raise failed from error
             raise
