@@ -69,8 +69,9 @@ def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[
     def exact() -> Sequence[Any] | None:
         try:
             wide = probe.oracle_of(widened(model, types))
-            run = wide.run(widened_feeds(feeds, types))
-            return run if wide.name == oracle.name else None  # else another oracle's meaning
+            if wide.name != oracle.name:  # another oracle's meaning
+                return None
+            return wide.run(widened_feeds(feeds, types))
         except VerificationError:  # an operator that takes no float64
             return None
 
