@@ -7,8 +7,8 @@ first use only, as registering all of them takes 0.2 s, too long for the import 
 from __future__ import annotations
 
 from onnx2nn import functional
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.registry import TABLE, name_of
 
-for _row in load_rows():
+for _row in TABLE:
     if _row.custom_op:
         getattr(functional, name_of(_row))

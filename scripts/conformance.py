@@ -302,13 +302,12 @@ def shapes_depend_on_data(model: onnx.ModelProto) -> str:
 
 
 def _depends(graph: onnx.GraphProto, versions: dict[str, int], outer: set[str]) -> str:
-    from onnx2nn.optable.registry import load_rows
+    from onnx2nn.optable.registry import TABLE
 
-    table = load_rows()
     data = set(outer)
     for node in graph.node:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        row = table.find(domain, node.op_type, versions.get(domain, 1))
+        row = TABLE.find(domain, node.op_type, versions.get(domain, 1))
         if node.op_type in SHAPED_BY_DATA:
             return f"{node.op_type}: its output's shape depends on data"
         bodies = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]

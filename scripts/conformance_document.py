@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx import defs
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from scripts.conformance import Result
 from scripts.contrib_document import section as contrib_section
 from scripts.edges import Edge, section
@@ -133,8 +133,7 @@ def _cell(reason: str) -> str:
 
 
 def _matrix(found: dict[Pair, str]) -> list[str]:
-    table = load_rows()
-    without = [pair for pair in found if table.find(*pair) is None]
+    without = [pair for pair in found if TABLE.find(*pair) is None]
     counts = collections.Counter(found.values())
     nobody = [pair for pair, judge in found.items() if not judge]
     share = 100 * len(nobody) / len(found)

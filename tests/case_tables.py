@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 import onnx2nn
 from onnx2nn.optable.catalog import kinds
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from scripts import conformance, conformance_document
 from scripts.conformance_document import Pair
 from tests import onnxnode, suitecases
@@ -82,7 +82,7 @@ def types() -> dict[str, list[str]]:
     The schemas are ONNX Runtime's, of its own operators and of the experimental ones of ONNX's beginnings. An operator
     without one has the types of what its cases in the case lists expect.
     """
-    rows = [row for row in load_rows() if not row.any_attribute and not defs.has(row.operator, row.domain)]
+    rows = [row for row in TABLE if not row.any_attribute and not defs.has(row.operator, row.domain)]
     names = {(row.domain, row.operator) for row in rows}
     schemas = [schema for schema in runtime.get_all_operator_schema() if (schema.domain, schema.name) in names]
     found = {(s.domain, s.name): list(kinds(s)) for s in schemas if not s.deprecated}
@@ -128,17 +128,16 @@ def judges(results: Sequence[conformance.Result]) -> dict[Pair, str]:
 def contrib() -> dict[str, str]:
     """Returns each operator of com.microsoft → who judges its cases, as `contrib_document.section` takes it."""
     names = {schema.name for schema in runtime.get_all_operator_schema() if schema.domain == "com.microsoft"}
-    rows = {row.operator for row in load_rows() if row.domain == "com.microsoft"}
+    rows = {row.operator for row in TABLE if row.domain == "com.microsoft"}
     runs = {case.operator for case in all_cases() if case.domain == "com.microsoft" and case.expected is None}
     return {name: "" if name not in rows else "onnxruntime" if name in runs else "stored" for name in sorted(names)}
 
 
 def reviewed(lines: Iterable[str]) -> list[str]:
     """Returns `lines`, a revision each, with those of the installed onnx that rows of the table serve."""
-    table = load_rows()
     served = {
         f"{schema.domain or 'ai.onnx'} {schema.name} {schema.since_version}"
         for schema in defs.get_all_schemas_with_history()
-        if table.find(schema.domain, schema.name, schema.since_version) and not schema.deprecated
+        if TABLE.find(schema.domain, schema.name, schema.since_version) and not schema.deprecated
     }
     return sorted({*lines, *served})

@@ -12,10 +12,8 @@ import onnx
 import onnxruntime
 from onnx import defs, helper, numpy_helper
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from tests.cases import Case
-
-TABLE = load_rows()
 
 
 class NotExpressible(Exception):

@@ -102,10 +102,9 @@ def rewritten(pair: Pair) -> tuple[SuiteCase, str] | None:
     oracle runs the model, the data stored for the newer revision stand in if one row of the op table gives both their
     meaning: the revisions then differ in types alone.
     """
-    from onnx2nn.optable.registry import load_rows
+    from onnx2nn.optable.registry import TABLE
 
     domain, operator, version = pair
-    table = load_rows()
     spare = None
     for case in node_cases().get((domain, operator), []):
         model = onnx.ModelProto()
@@ -121,7 +120,7 @@ def rewritten(pair: Pair) -> tuple[SuiteCase, str] | None:
         answer = None if pair in FAULTY_REFERENCE else onnxnode.answer(model, feeds)
         if answer is not None:
             return SuiteCase(case.name, model, case.inputs, answer[1]), answer[0]
-        same = table.find(domain, operator, version) is table.find(domain, operator, versions(case.model)[domain])
+        same = TABLE.find(domain, operator, version) is TABLE.find(domain, operator, versions(case.model)[domain])
         if spare is None and (same or pair in FAULTY_REFERENCE):
             spare = SuiteCase(case.name, model, case.inputs, case.outputs), "stored"
     return spare

@@ -9,7 +9,7 @@ from onnx import defs
 
 import onnx2nn
 from onnx2nn.optable.catalog import entries
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from tests import onnxnode
 from tests.cases import all_cases
 
@@ -33,7 +33,7 @@ def test_operators_are_all_that_files_may_hold() -> None:
                 "org.pytorch.aten",
             )
     assert not [name for name, entry in table.items() if not entry.types]
-    own = {(row.domain or "ai.onnx", row.operator) for row in load_rows()}
+    own = {(row.domain or "ai.onnx", row.operator) for row in TABLE}
     assert {name for name, entry in table.items() if entry.built == "expanded"} == set(table) - own
 
 

@@ -17,7 +17,7 @@ from torch import fx
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.rewrite import channels_first, channels_first_forms
 from onnx2nn.rewrite.minimum_cut import FlowNetwork
 from onnx2nn.rewrite.raising import raise_patterns
@@ -99,7 +99,8 @@ ELSEWHERE = {"Mish", "Gelu", "Swish", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "
 ELSEWHERE |= {"Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 """Operators that opset 17 does not have."""
 NOT_OF_FLOATS = {"BitShift", "Xor"}
-OPERATORS = {*channels_first_forms.FORMS, *load_rows().operators("elementwise"), *load_rows().operators("reduction")}
+OPERATORS = {*channels_first_forms.FORMS}
+OPERATORS |= {row.operator for row in TABLE if not row.domain and row.traits & {"elementwise", "reduction"}}
 
 
 def _model(nodes: list[onnx.NodeProto], shape: tuple[int | str, ...] = SHAPE, **weights: np.ndarray) -> bytes:
@@ -120,7 +121,7 @@ def _transpose(source: str, target: str, rank: int, first: bool) -> onnx.NodePro
 
 def _left(model: bytes) -> list[str]:
     read = ir.from_proto(onnx.ModelProto.FromString(model))
-    raise_patterns(read, load_rows(), torch)
+    raise_patterns(read, TABLE, torch)
     return [node.op_type for node in read.graph if node.op_type == "Transpose"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import defs, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import REQUIRED, Row
 
 INSTALLED, REVIEWED = tuple(map(int, onnxruntime.__version__.split(".")[:2])), (1, 32)
@@ -20,10 +20,10 @@ INSTALLED, REVIEWED = tuple(map(int, onnxruntime.__version__.split(".")[:2])), (
 a newer one adds, inputs at the end and attributes that may be left out, is reported when the run ends."""
 
 SCHEMAS = {(s.domain, s.name): s for s in runtime.get_all_operator_schema() if s.since_version == 1}
-OWN = [row for row in load_rows() if row.domain in ("com.microsoft", "com.microsoft.nchwc")]
+OWN = [row for row in TABLE if row.domain in ("com.microsoft", "com.microsoft.nchwc")]
 INSIDE_ONNX = [
     row
-    for row in load_rows()
+    for row in TABLE
     if row.domain == "" and row.since == 1 and "contrib" in getattr(SCHEMAS.get(("", row.operator)), "file", "")
 ]
 

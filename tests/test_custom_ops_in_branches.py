@@ -12,11 +12,10 @@ from onnx import TensorProto, helper
 from realmodels import check_against_onnxruntime
 
 import onnx2nn
-from onnx2nn.optable.registry import TABLE, load_rows
+from onnx2nn.optable.registry import TABLE
 from tests.drawn import draw, operators
 from tests.drawn.oracle import NO_CALL, answer
 
-load_rows()
 OPERATORS = sorted({(row.domain, row.operator) for row in TABLE if row.custom_op} & operators.CALLS.keys())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onnx2nn.ground.deferred_import import import_without
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_operators_of_onnx_runtime_are_imported_where_they_are_asked_for() -> No
     code = (
         "import sys, onnx2nn; onnx2nn.load(sys.argv[1]); "
         "print([name for name in sys.modules if '.contrib.' in name]); "
-        "from onnx2nn.optable.registry import load_rows; table = load_rows(); "
+        "from onnx2nn.optable.registry import TABLE; table = TABLE; "
         "print(table.newest('com.microsoft', 'BiasGelu'), 'com.microsoft.nchwc' in {row.domain for row in table})"
     )
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=False)
@@ -112,5 +112,5 @@ def test_operators_of_onnx_runtime_are_imported_where_they_are_asked_for() -> No
 
 
 def test_families_of_onnx_runtime_have_its_operators_alone() -> None:
-    rows = [row for row in load_rows() if row.body.__module__.startswith("onnx2nn.ops.contrib.")]
+    rows = [row for row in TABLE if row.body.__module__.startswith("onnx2nn.ops.contrib.")]
     assert rows and all(row.domain.startswith("com.microsoft") for row in rows)

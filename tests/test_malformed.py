@@ -15,7 +15,7 @@ from onnx import AttributeProto, defs, helper, numpy_helper
 import onnx2nn
 from onnx2nn.errors import ModelFileError, Onnx2nnError, OperatorError, UnsupportedModelError
 from onnx2nn.importing import malformed, plan
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 WRONG: dict[int, Any] = {AttributeProto.INT: [1.5], AttributeProto.INTS: 1.5}
 """Values of another type than an attribute's; `1` for every other type."""
@@ -35,21 +35,20 @@ def model_of(nodes: list[onnx.NodeProto], domain: str = "", version: int = 0, na
 
 
 def schemas() -> Iterator[defs.OpSchema]:
-    table = load_rows()
     newest: dict[tuple[str, str], defs.OpSchema] = {}
     for schema in defs.get_all_schemas_with_history():
         known = newest.get((schema.domain, schema.name))
         if not schema.deprecated and (known is None or known.since_version < schema.since_version):
             newest[schema.domain, schema.name] = schema
     for schema in newest.values():
-        if table.newest(schema.domain, schema.name) is not None and schema.attributes:
+        if TABLE.newest(schema.domain, schema.name) is not None and schema.attributes:
             yield schema
 
 
 def test_annotations_are_the_types_of_the_schemas() -> None:
     """Attributes that have the type of their annotation are not compared with the schema."""
     checked = 0
-    for row in load_rows():
+    for row in TABLE:
         types = malformed._types(row.domain, row.operator, row.since) or {}
         for name, annotation in row.annotations.items():
             kind = malformed._CHECKED_BY_ANNOTATIONS.get(annotation)

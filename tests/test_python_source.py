@@ -27,7 +27,7 @@ from torch.nn import functional as F
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.registry import TABLE, name_of
 from onnx2nn.optable.revisions import Revision
 from onnx2nn.output.python_source import source_of
 from onnx2nn.output.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
@@ -428,7 +428,7 @@ OLDER = {
 
 @pytest.mark.parametrize("name", OLDER)
 def test_an_older_revision_is_written_as_a_call_of_a_newer_one(name: str) -> None:
-    (row,) = (row for row in load_rows() if str(row) == name)
+    (row,) = (row for row in TABLE if str(row) == name)
     assert isinstance(row.body, Revision)
     shapes, attributes = OLDER[name]
     draw = torch.Generator().manual_seed(0)
@@ -447,7 +447,7 @@ def test_an_older_revision_is_written_as_a_call_of_a_newer_one(name: str) -> Non
 def test_every_operator_but_those_on_strings_can_be_written_as_a_function(tmp_path: Path) -> None:
     """The text holds all that it needs: what runs at its definition is run, and ruff looks the other names up."""
     refused = {}
-    for row in load_rows():
+    for row in TABLE:
         inlined = Inlined()
         try:
             inlined.add(row)

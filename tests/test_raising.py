@@ -28,11 +28,12 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.fx.modules.readable_code import readable
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, NUMBER, Notation, matches, parse
-from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
+from onnx2nn.rewrite.raising import Raising, raise_patterns
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule
+from onnx2nn.rewrite.rule_sets import SWEEPS, all_rules
 from tests import installed
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
@@ -830,7 +831,7 @@ def test_chains(steps: list[tuple[str, list[list[int]], dict[str, list[int]]]], 
     shape = (2, 3, 4)
     model = _model([*targets, *nodes], list(shape))
     raised = _read(model)
-    raise_patterns(raised, load_rows(), torch)
+    raise_patterns(raised, TABLE, torch)
     assert [node.op_type for node in raised.graph if node.op_type != "Constant"] == left
     check_against_onnxruntime(model, onnx2nn.load(model), (torch.randn(shape),))
 
@@ -876,7 +877,7 @@ def test_a_rule_that_disagrees_is_dropped_and_reported(
     wrong = Rule("wrong", parse("x * Sigmoid(x)"), lambda match, facts: NewNode("Tanh", (match["x"],)), any_shape)
     from onnx2nn.rewrite import raising
 
-    monkeypatch.setattr(raising, "SWEEPS", ((wrong,),))
+    monkeypatch.setattr(raising, "applicable_rules", lambda *_: [wrong])
     nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"], name="gate")]
     model = _model(nodes, [2, 8])
     module = onnx2nn.load(model)
@@ -901,7 +902,7 @@ def test_equal_matches_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> Non
         nodes.append(helper.make_node("Sigmoid", [before], [f"s{index}"]))
         nodes.append(helper.make_node("Mul", [before, f"s{index}"], [f"v{index}" if index < 5 else "y"]))
     model = _read(_model(nodes, [2, 8]))
-    result: Raising = raise_patterns(model, load_rows(), torch)
+    result: Raising = raise_patterns(model, TABLE, torch)
     assert result.raised == {"SiLU": 6}
     assert len(compared) == 1
     assert [node.op_type for node in model.graph] == ["Swish"] * 6
@@ -943,7 +944,7 @@ def test_a_replacement_with_other_groups_is_dropped(monkeypatch: pytest.MonkeyPa
         return NewNode("Conv", right.inputs, {**right.attributes, "group": 4})
 
     (rule,) = (rule for rule in linear_conv.RULES if rule.name == "Conv")
-    monkeypatch.setattr(raising, "SWEEPS", ((dataclasses.replace(rule, build=build),),))
+    monkeypatch.setattr(raising, "applicable_rules", lambda *_: [dataclasses.replace(rule, build=build)])
     model = _grouped((4, 8), 8)
     module = onnx2nn.load(model)
     report = module.meta["onnx2nn"]["raising"]
@@ -964,7 +965,7 @@ def test_attributes_that_are_missing_or_of_another_type() -> None:
         helper.make_node("Transpose", ["x"], ["t"], perm=1.5),
         helper.make_node("Transpose", ["t"], ["y"], perm=2.5),
     ]
-    raise_patterns(_read(_model(nodes, [2, 3, 4])), load_rows(), torch)
+    raise_patterns(_read(_model(nodes, [2, 3, 4])), TABLE, torch)
 
 
 def test_notation() -> None:
@@ -1037,7 +1038,7 @@ def test_a_gated_unit_of_a_dynamic_size(opset: int, parts: str) -> None:
 
 def test_every_rule_has_a_test() -> None:
     tested = {rule for case in CASES.values() for rule in case.raised} | TESTED_ON_THEIR_OWN
-    assert {rule.name for sweep in SWEEPS for rule in sweep} | {"LSTM", "GRU", "RNN"} == tested
+    assert {rule.name for sweep in SWEEPS for rule in all_rules(sweep)} | {"LSTM", "GRU", "RNN"} == tested
 
 
 TESTED_ON_THEIR_OWN = {

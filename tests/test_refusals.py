@@ -12,7 +12,7 @@ from onnx import helper, parser
 
 import onnx2nn
 from onnx2nn.errors import Onnx2nnError, UnsupportedModelError
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import FLAGS, REQUIRED
 from tests import onnxnode
 from tests.cases import Case, case, f32
@@ -286,7 +286,7 @@ def test_attributes_and_shapes_that_contradict_each_other(name: str) -> None:
 
 def test_flags_are_numbers_of_0_and_1() -> None:
     """No operator has another default for an attribute of these names."""
-    for row in load_rows():
+    for row in TABLE:
         for name in FLAGS & set(row.attributes):
             assert row.attributes[name] in (0, 1, None, REQUIRED), f"{row}: {name}"
             assert row.annotations[name] == "int", f"{row}: {name}"

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 
 BASE = "onnx2nn.errors onnx2nn.ground"
-TABLE = f"{BASE} onnx2nn.optable onnx2nn.ops"
-SHARED = f"{TABLE} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
+ROWS = f"{BASE} onnx2nn.optable onnx2nn.ops"
+SHARED = f"{ROWS} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
 TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.searches onnx2nn.layers onnx2nn.functional onnx2nn.fx"
 LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
 MEASURES = " ".join(f"onnx2nn.verification.{name}" for name in ("noise", "oracle", "value_comparison"))
@@ -33,11 +33,11 @@ RULES = {
     "onnx2nn.ops": f"{BASE} onnx2nn.optable",
     "onnx2nn.provenance": BASE,
     "onnx2nn.sizes": "",
-    "onnx2nn.importing": f"{TABLE} onnx2nn.provenance",
-    "onnx2nn.rewrite": f"{TABLE} onnx2nn.provenance onnx2nn.importing",
-    "onnx2nn.functional": TABLE,
-    "onnx2nn.operators": f"{TABLE} onnx2nn.functional",
-    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.searches "
+    "onnx2nn.importing": f"{ROWS} onnx2nn.provenance",
+    "onnx2nn.rewrite": f"{ROWS} onnx2nn.provenance onnx2nn.importing",
+    "onnx2nn.functional": ROWS,
+    "onnx2nn.operators": f"{ROWS} onnx2nn.functional",
+    "onnx2nn.fx": f"{ROWS} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.searches "
     "onnx2nn.layers onnx2nn.functional",
     "onnx2nn.tracing": "",
     "onnx2nn.regions": "onnx2nn.fx",
@@ -233,7 +233,7 @@ def _operator_names(path: Path, known: Set[str]) -> list[list[str]]:
 
 def test_what_is_true_of_operators_stands_in_their_rows() -> None:
     """No module keeps a table of operator names beside the op table, see `optable/traits.py`."""
-    known = {row.operator for row in load_rows()}
+    known = {row.operator for row in TABLE}
     tables = {}
     for name, path in _modules(ROOT).items():
         found = [] if name.startswith(("scripts.", "onnx2nn.ops.")) else _operator_names(path, known)
@@ -245,7 +245,7 @@ def test_what_is_true_of_operators_stands_in_their_rows() -> None:
 def test_a_planted_table_of_operators_is_found(tmp_path: Path) -> None:
     path = tmp_path / "planted.py"
     path.write_text('NAMES = {*("Conv", "Gemm"), "Relu"}\nMORE = {"Add": 1, "Sub": 2, "Mul": 3}\n')
-    known = {row.operator for row in load_rows()}
+    known = {row.operator for row in TABLE}
     assert _operator_names(path, known) == [["Add", "Sub", "Mul"]]
     path.write_text('NAMES = frozenset({"Conv", "Gemm", "Relu"})\n')
     assert _operator_names(path, known) == [["Conv", "Gemm", "Relu"]]

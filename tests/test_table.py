@@ -10,7 +10,7 @@ import torch
 from onnx import defs, helper
 
 import onnx2nn
-from onnx2nn.optable.registry import TABLE, load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import HINTS, REQUIRED, Row
 from onnx2nn.optable.traits import Trait
@@ -18,7 +18,7 @@ from onnx2nn.optable.traits import Trait
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
 IN_STANDARD_DOMAIN_BY_RUNTIME = {"LayerNormalization-1", "SimplifiedLayerNormalization-1"}
 """Operators that ONNX Runtime writes in ai.onnx before, or without, ONNX: `tests/test_contrib_table.py` has them."""
-ROWS = [row for row in load_rows() if row.domain in STANDARD and str(row) not in IN_STANDARD_DOMAIN_BY_RUNTIME]
+ROWS = [row for row in TABLE if row.domain in STANDARD and str(row) not in IN_STANDARD_DOMAIN_BY_RUNTIME]
 
 
 def history(row: Row) -> list[defs.OpSchema]:
@@ -82,13 +82,13 @@ EXPERIMENTAL = {
 
 def test_all_revisions_of_an_operator_have_its_traits() -> None:
     traits: dict[tuple[str, str], frozenset[str]] = {}
-    for row in load_rows():
+    for row in TABLE:
         assert row.traits <= set(get_args(Trait)), row
         assert traits.setdefault((row.domain, row.operator), row.traits) == row.traits, row
 
 
 def test_rows_name_inputs_of_theirs() -> None:
-    for row in load_rows():
+    for row in TABLE:
         named = row.static | row.numbers | row.counts | ({row.sized_by} - {""})
         assert named <= set(row.inputs), row
         assert row.counts <= row.static, row

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import collections
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -14,15 +16,17 @@ from typing import Any
 
 import pytest
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from scripts import (
     conformance,
     conformance_document,
     contrib_document,
     edges,
+    families,
     language_model_table,
     language_models,
     measured,
+    rule_sets,
     transfer_table,
 )
 from scripts.conversions import page, store
@@ -75,6 +79,16 @@ def test_every_revision_was_reviewed(writing: bool) -> None:
 @pytest.mark.parametrize(("section", "framework"), [("conformance", "torch"), ("oneflow_import", "oneflow")])
 def test_conformance_by_operator(section: str, framework: str, writing: bool) -> None:
     settle_section(section, measured.conformance(conformance.stored(framework)[1]), writing)
+
+
+def test_families_by_operator(writing: bool) -> None:
+    command = [sys.executable, "-m", "scripts.families"]  # in a process that has imported no family
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    settle_text(families.STORED, done.stdout, writing)
+
+
+def test_what_sets_of_rules_need(writing: bool) -> None:
+    settle_text(rule_sets.STORED, rule_sets.text(), writing)
 
 
 @of_pinned_versions
@@ -130,7 +144,7 @@ def test_operators_of_onnx_runtime_without_a_row_have_a_reason() -> None:
 
 
 def test_what_was_measured_is_about_operators_of_the_table() -> None:
-    known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
+    known = {f"{row.domain}.{row.operator}".lstrip(".") for row in TABLE}
     assert set(measured.read()["layers"]) <= known and set(measured.read()["exported"]) <= known
 
 

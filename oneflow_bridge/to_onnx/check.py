@@ -19,7 +19,7 @@ from oneflow_bridge.to_onnx.rounding import judged, run_doubled
 from oneflow_bridge.to_onnx.tensor_values import NO_CPU_KERNEL
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
 from onnx2nn.ground.pass_times import timed
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 
 def why_not(model: Any, lowered: ir.Model) -> str | None:
@@ -29,7 +29,7 @@ def why_not(model: Any, lowered: ir.Model) -> str | None:
         return "a saved job has no model to run."
     if lowered.meta.get("unmapped"):
         return "the file holds ops without an ONNX form."
-    rows = {node.op_type: load_rows().newest(node.domain, node.op_type) for node in lowered.graph}
+    rows = {node.op_type: TABLE.newest(node.domain, node.op_type) for node in lowered.graph}
     drawn = sorted(name for name, row in rows.items() if row is not None and row.random)
     if drawn:
         return f"the model draws random numbers ({', '.join(drawn)})."

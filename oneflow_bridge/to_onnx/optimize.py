@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnx2nn.ground.pass_times import timed
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
 
@@ -50,10 +50,9 @@ def _merge_transposes(graph: ir.Graph) -> None:
 
 def _merge_reshapes(graph: ir.Graph) -> None:
     """A reshape of a reshape is the later one; a 0 in its target would copy from the shape between."""
-    layouts = load_rows().operators("layout_only")
     for node in graph:
         inner = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
-        if inner is None or inner.domain or inner.op_type not in layouts:
+        if inner is None or inner.domain or "layout_only" not in TABLE.traits_of(inner.op_type):
             continue
         target = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
         if target is not None and 0 not in target.numpy():

@@ -14,7 +14,7 @@ from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.importing.constants import Constant
 from onnx2nn.ops import quantize
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
@@ -333,7 +333,7 @@ class Dequantizer:
                 or producer.op_type == "QuantizeLinear"
             ):
                 continue
-            row = load_rows().newest(producer.domain, producer.op_type)
+            row = TABLE.newest(producer.domain, producer.op_type)
             scale, zero_point = (None, None) if row is None else output_parameters(row, producer)
             if scale is None:
                 continue
@@ -358,7 +358,7 @@ Rewrite = Callable[[Dequantizer, ir.Node], bool]
 
 def is_value_preserving(node: ir.Node) -> bool:
     """Returns whether a node's output has elements of its first input only, with the same scale and zero point."""
-    return not node.domain and node.op_type in load_rows().operators("value_preserving")
+    return not node.domain and "value_preserving" in TABLE.traits_of(node.op_type)
 
 
 def _dequantize_concat(dequantizer: Dequantizer, node: ir.Node) -> None:

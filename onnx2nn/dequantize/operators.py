@@ -19,7 +19,7 @@ from onnx2nn.dequantize.dequantizer import (
     output_parameters,
 )
 from onnx2nn.dequantize.registry import MICROSOFT, Rewrites
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import FloatForm, Row
 from onnx2nn.rewrite.patterns import attribute_of
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
@@ -33,12 +33,12 @@ def rewrite_of(node: ir.Node) -> Rewrite | None:
     special = REWRITES.get((node.domain, node.op_type))
     if special is not None:
         return special
-    row = load_rows().newest(node.domain, node.op_type)
+    row = TABLE.newest(node.domain, node.op_type)
     return None if row is None or row.float_form is None else _in_float_form
 
 
 def _row_of(node: ir.Node) -> tuple[Row, FloatForm]:
-    row = load_rows().newest(node.domain, node.op_type)
+    row = TABLE.newest(node.domain, node.op_type)
     assert row is not None and row.float_form is not None
     return row, row.float_form
 
@@ -291,7 +291,7 @@ def _qattention(dequantizer: Dequantizer, node: ir.Node) -> bool:
 @REWRITES.of("QEmbedLayerNormalization", MICROSOFT)
 def _qembed_layer_normalization(dequantizer: Dequantizer, node: ir.Node) -> bool:
     """The operator on floats takes its inputs in another order."""
-    row = load_rows().newest(node.domain, node.op_type)
+    row = TABLE.newest(node.domain, node.op_type)
     assert row is not None
     values = dict(zip(row.inputs, inputs(node, len(row.inputs)), strict=True))
     floats = []

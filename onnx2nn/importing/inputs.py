@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import InputError
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import Lookup, Row
 
 MOST_ELEMENTS = 1 << 26
@@ -169,7 +169,6 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yields the nodes that an input's elements reach unchanged, and the position among each node's inputs."""
     seen: set[ir.Value] = set()
     stack = [value]
-    preserving = load_rows().operators("value_preserving") | {"Cast"}
     while stack:
         current = stack.pop()
         if current in seen:
@@ -177,7 +176,8 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
         seen.add(current)
         for node, position in current.uses():
             yield node, position
-            if node.op_type in preserving and position == 0:
+            preserving = node.op_type == "Cast" or "value_preserving" in TABLE.traits_of(node.op_type)
+            if preserving and position == 0:
                 stack.extend(node.outputs)
 
 
@@ -185,7 +185,7 @@ def _index_limit(value: ir.Value) -> int | None:
     """Returns the rows of the smallest table that an input indexes (token, position and segment embeddings)."""
     limits: list[int] = []
     for node, position in _readers(value):
-        row = load_rows().newest(node.domain, node.op_type)
+        row = TABLE.newest(node.domain, node.op_type)
         if row is not None:
             indexed = [lookup for lookup in row.lookups if lookup.indices == row.input_name(position)]
             limits += filter(None, (_rows(node, row, lookup) for lookup in indexed))

@@ -16,7 +16,7 @@ from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import LAST_VERSION, Plan, TypeOf
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import HINTS, NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
 
@@ -221,13 +221,13 @@ def _takes_any_rank(plan: Plan, value: ir.Value) -> bool:
 
     Elementwise operators do not where their other inputs are numbers; the caller takes the outputs as they come.
     """
-    rows, waiting, seen = load_rows(), [value], {value}
+    waiting, seen = [value], {value}
     while waiting:
         value = waiting.pop()
         if value.is_graph_output() and value.graph is not plan.model.graph:
             return False
         for user, _ in value.uses():
-            row = rows.find(user.domain, user.op_type, LAST_VERSION)
+            row = TABLE.find(user.domain, user.op_type, LAST_VERSION)
             others = [other for other in user.inputs if other is not value]
             if row is None or "elementwise" not in row.traits or not all(map(_is_number, others)):
                 return False
@@ -238,13 +238,13 @@ def _takes_any_rank(plan: Plan, value: ir.Value) -> bool:
 
 def _takes_leading_ones(value: ir.Value) -> bool:
     """Returns whether dimensions of size 1 in front of a value change nothing: all of it is reshaped at last."""
-    rows, waiting, seen = load_rows(), [value], {value}
+    waiting, seen = [value], {value}
     while waiting:
         value = waiting.pop()
         if value.is_graph_output():
             return False
         for user, position in value.uses():
-            row = rows.find(user.domain, user.op_type, LAST_VERSION)
+            row = TABLE.find(user.domain, user.op_type, LAST_VERSION)
             if row is None or position or not _passes_leading_ones(row, user):
                 return False
             if not _is_reshaped(row, user):

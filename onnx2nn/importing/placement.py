@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnx2nn.ground.naming import identifier, is_generated, split_path
 from onnx2nn.importing.constants import Constant
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.exporter_metadata import place_of
 
@@ -127,7 +127,7 @@ def _is_operation(step: str, behind: str) -> bool:
 
 def _is_operator(step: str) -> bool:
     """Returns whether a step of a path is the name of an operator of ONNX, as in `rescaling/Cast/x`."""
-    return load_rows().newest("", step.partition("_")[0]) is not None
+    return ("", step.partition("_")[0]) in TABLE
 
 
 _OPERAND = re.compile(r"/[xy](:0)?$")

@@ -15,7 +15,7 @@ from onnx import defs
 
 from onnx2nn.errors import OperatorError, Problem, first_line, listed, shown_name
 from onnx2nn.ground.limits import Account
-from onnx2nn.optable.registry import Table, load_rows
+from onnx2nn.optable.registry import TABLE, Table
 from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
 
@@ -345,7 +345,7 @@ def plan(model: ir.Model, author: Author | None = None, account: Account | None 
         account: counts what the import takes; by default a new one with the default limits.
         blocks: as for `onnx2nn.load`.
     """
-    return Plan(model, load_rows(), author, account, blocks)
+    return Plan(model, TABLE, author, account, blocks)
 
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.shape_values import kind_of
 
 Number = Callable[[ir.Value], Any]
@@ -78,7 +78,7 @@ def _is_passed_on(node: ir.Node) -> bool:
     """Returns whether the node returns a single number or truth value unchanged."""
     if node.op_type == "Cast":
         return ir.DataType(node.attributes["to"].as_int()) in _EXACT
-    return node.op_type == "Identity" or node.op_type in load_rows().operators("layout_only")
+    return node.op_type == "Identity" or "layout_only" in TABLE.traits_of(node.op_type)
 
 
 class _Counting:

@@ -15,7 +15,7 @@ from typing import Any
 
 from onnx import defs
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import OWN, Row
 
 _KINDS = (
@@ -68,7 +68,7 @@ def entries() -> list[Entry]:
     """Returns the operators that files may hold, sorted by domain and name, with those from `onnx2nn.register`."""
     measured = json.loads(resources.files("onnx2nn.optable").joinpath("measured.json").read_text(encoding="utf-8"))
     rows: dict[tuple[str, str], list[Row]] = {}
-    for row in load_rows():
+    for row in TABLE:
         if row.domain != OWN:  # no file holds these
             rows.setdefault((row.domain, row.operator), []).append(row)
     revisions: dict[tuple[str, str], list[int]] = {}

@@ -5,31 +5,33 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import json
 import pkgutil
 import types
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 from onnx2nn.ground.naming import identifier
 from onnx2nn.optable.row import Choice, Row
 from onnx2nn.optable.traits import Trait
 
-_RUNTIME = "com.microsoft"
-"""ONNX Runtime's domain, which has parts (`com.microsoft.nchwc`)."""
-
-_FAMILIES, _OF_RUNTIME = "onnx2nn.ops", "onnx2nn.ops.contrib"
-"""The packages of the families; the second one's have rows of ONNX Runtime's operators alone."""
+_FAMILIES = "onnx2nn.ops"
+"""The package of the families; that of ONNX Runtime's operators, `contrib`, lies in it."""
 
 
 class Table:
-    """Rows by domain, operator and revision."""
+    """Rows by domain, operator and revision.
+
+    A family of rows is imported at the first question about one of its operators; who iterates gets all rows.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = {}
         self._found: dict[tuple[str, str, int], Row | None] = {}  # results of `find`: networks repeat operators
         self._of_bodies: dict[Callable[..., Any], Row] = {}
-        self._with: dict[tuple[Trait, str], frozenset[str]] = {}  # results of `operators`
+        self._traits: dict[tuple[str, str], frozenset[Trait]] = {}  # results of `traits_of`
 
     def add(self, row: Row) -> None:
         """Adds `row`; a row of the same operator and revision is replaced."""
@@ -37,13 +39,13 @@ class Table:
         self._rows[row.domain, row.operator] = sorted([*rows, row], key=lambda r: r.since)
         self._of_bodies[row.body] = row
         self._found.clear()
-        self._with.clear()
+        self._traits.clear()
 
     def remove(self, row: Row) -> None:
         """Removes `row`."""
         self._rows[row.domain, row.operator].remove(row)
         self._found.clear()
-        self._with.clear()
+        self._traits.clear()
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
         """Returns the row that defines `operator` in opset `version` of `domain`, None where there is none."""
@@ -59,13 +61,13 @@ class Table:
         """Returns the newest row of an operator, None where it has no rows."""
         return next(reversed(self._of(domain, operator)), None)
 
-    def operators(self, trait: Trait, domain: str = "") -> frozenset[str]:
-        """Returns the names of the operators of `domain` with a trait."""
+    def traits_of(self, operator: str, domain: str = "") -> frozenset[Trait]:
+        """Returns the traits of an operator, none where it has no rows."""
         try:
-            return self._with[trait, domain]
+            return self._traits[domain, operator]
         except KeyError:
-            rows = (row for row in self.imported(domain) if row.domain == domain and trait in row.traits)
-            found = self._with[trait, domain] = frozenset(row.operator for row in rows)
+            row = self.newest(domain, operator) if (domain, operator) in self else None
+            found = self._traits[domain, operator] = frozenset() if row is None else row.traits
             return found
 
     def row_of(self, body: Callable[..., Any]) -> Row:
@@ -76,17 +78,28 @@ class Table:
         """Returns all rows of an operator, oldest first."""
         return list(self._of(domain, operator))
 
+    def names(self) -> set[tuple[str, str]]:
+        """Returns domain and name of all operators, without importing their families."""
+        return {*self._rows, *_index()}
+
+    def complete(self) -> None:
+        """Imports all families."""
+        _import_families(_FAMILIES)
+
     def _of(self, domain: str, operator: str) -> list[Row]:
-        _import_families_of(domain)
+        families = _index().get((domain, operator))
+        if families is None and (domain, operator) not in self._rows:
+            self.complete()  # a row that the index does not know yet, or no row
+        for family in families or ():
+            importlib.import_module(f"{_FAMILIES}.{family}")
         return self._rows.get((domain, operator), [])
 
-    def imported(self, domain: str) -> Iterator[Row]:
-        """Yields the rows that are imported by now, all rows of `domain` among them."""
-        _import_families_of(domain)
-        return (row for rows in self._rows.values() for row in rows)
+    def __contains__(self, name: tuple[str, str]) -> bool:
+        """Whether there is an operator of this domain and name."""
+        return name in self._rows or name in _index()
 
     def __iter__(self) -> Iterator[Row]:
-        _import_families_of(_RUNTIME)
+        self.complete()
         return (row for key in sorted(self._rows) for row in self._rows[key])
 
 
@@ -168,7 +181,7 @@ def register(
     """
 
     def add(body: Callable[..., Any]) -> contextlib.AbstractContextManager[Row]:
-        load_rows()
+        TABLE.complete()  # a family that is imported later would replace the row
         hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
         if opaque:
             options["call"] = "opaque"
@@ -183,38 +196,34 @@ def register(
 
 
 @functools.cache
-def load_rows() -> Table:
-    """Imports the families of `onnx2nn.ops`, so that the table is complete, and returns it.
+def _index() -> dict[tuple[str, str], list[str]]:
+    """Returns the families that have rows of an operator, by its domain and name, as far as `families.json` has them.
 
-    It imports those of ONNX Runtime's operators, `ops/contrib`, at the first question about their domain.
+    scripts/tables.py writes the file. What it lacks is found too, but only after an import of all families.
     """
-    _import_families(_FAMILIES)
-    return TABLE
-
-
-def _import_families_of(domain: str) -> None:
-    """Imports the families that `load_rows` left out, where they have rows of `domain`."""
-    if domain.startswith(_RUNTIME):
-        _import_families_of_runtime()
+    text = resources.files("onnx2nn.optable").joinpath("families.json").read_text(encoding="utf-8")
+    index: dict[tuple[str, str], list[str]] = {}
+    for family, operators in json.loads(text).items():
+        for name in operators:
+            domain, _, operator = name.rpartition(".")
+            index.setdefault((domain, operator), []).append(family)
+    return index
 
 
 @functools.cache
-def _import_families_of_runtime() -> None:
-    _import_families(_OF_RUNTIME)
-
-
 def _import_families(package: str) -> None:
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if not module.ispkg:
-            importlib.import_module(f"{package}.{module.name}")
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+        if module.ispkg:
+            _import_families(module.name)
 
 
 def row_named(name: str) -> Row | None:
     """Returns the row whose function has this name (see `name_of`), None where there is none."""
-    if name.startswith("__"):
-        return None
-    rows = load_rows().imported(_RUNTIME if name.startswith(identifier(_RUNTIME)) else "")
-    return next((row for row in rows if row.operator in name and name_of(row) == name), None)
+    of_domain = name.rpartition("__")[2]
+    operators = (of_domain, of_domain.rpartition("_")[0])  # the second one where the name ends with a revision
+    candidates = (TABLE.revisions(*key) for key in TABLE.names() if key[1] in operators)
+    return next((row for rows in candidates for row in rows if name_of(row) == name), None)
 
 
 def name_function(function: Any, row: Row, module: str) -> None:

@@ -1,7 +1,7 @@
 """Properties of operators that hold in every framework, for rooms that query many operators.
 
 A row states its traits (`@op("Relu", 1, traits=UNARY)`). A room queries a row (`"layout_only" in row.traits`) or the
-table (`table.operators("layout_only")`). All revisions of an operator have the same traits.
+table (`"layout_only" in TABLE.traits_of("Reshape")`). All revisions of an operator have the same traits.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
@@ -113,14 +113,19 @@ def _is_causal(mask: ir.Value, facts: ValueFacts) -> bool:
     return bool((array[lower] == 0).all() and (array[~lower] < _LOWEST).all())
 
 
+def _moves(operator: str) -> bool:
+    """Returns whether an operator gives the elements of its first input in another layout."""
+    return operator == "Transpose" or "layout_only" in TABLE.traits_of(operator)
+
+
 def _is_gathered_from_weight(mask: ir.Value) -> bool:
     """Returns whether a Gather reads the mask from a weight, as windowed attention does with relative positions.
 
     Such a mask has a gradient, and then torch's kernels choose another memory layout for their result.
     torch.onnx.export traces without gradients and decomposes with them, so that it fails at the next reshape.
     """
-    node, movers = mask.producer(), load_rows().operators("layout_only") | {"Transpose"}
-    while node is not None and node.op_type in movers and node.inputs[0]:
+    node = mask.producer()
+    while node is not None and _moves(node.op_type) and node.inputs[0]:
         node = node.inputs[0].producer()
     return (
         node is not None and node.op_type == "Gather" and node.inputs[1] is not None and node.inputs[1].is_initializer()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.rewrite.channels_first_forms import (
     SAMPLE_SIZES,
     ChannelsFirstForm,
@@ -103,7 +103,7 @@ class ChannelsFirst:
                     len(perm) == 3 and source in first
                 )
                 first |= {node.outputs[0]} if self._towards_first[node] else set()
-            elif not node.domain and node.op_type in load_rows().operators("channels_first"):
+            elif not node.domain and "channels_first" in TABLE.traits_of(node.op_type):
                 first.add(node.outputs[0])
                 rank = rank or self.facts.rank(node.outputs[0], 1)
             elif form_of(node) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.rewrite.patterns import attribute_of, tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -77,7 +77,7 @@ def _elementwise(
             return None
         if (shape is None and ranks[value]) or (shape is not None and any(size != 1 for size in shape)):
             data.append(position)
-    logical = node.op_type in load_rows().operators("logical")
+    logical = "logical" in TABLE.traits_of(node.op_type)
     bools = (0,) if node.op_type == "Where" else range(len(node.inputs)) if logical else ()
     return ChannelsFirstForm(data, output_rank=rank, sample_sizes=sizes, bools=bools)
 
@@ -262,7 +262,7 @@ FORMS: dict[str, FormOf] = {
 
 def is_elementwise(node: ir.Node) -> bool:
     """Returns whether a node computes each element of its output from the elements at the same position."""
-    return not node.domain and node.op_type in load_rows().operators("elementwise")
+    return not node.domain and "elementwise" in TABLE.traits_of(node.op_type)
 
 
 def form_of(node: ir.Node) -> FormOf | None:
@@ -271,4 +271,4 @@ def form_of(node: ir.Node) -> FormOf | None:
         return _elementwise
     if node.domain:
         return None
-    return _axes if node.op_type in load_rows().operators("reduction") else FORMS.get(node.op_type)
+    return _axes if "reduction" in TABLE.traits_of(node.op_type) else FORMS.get(node.op_type)

@@ -31,7 +31,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 
 Match = dict[str, Any]
 """Names of a pattern → the values and nodes bound to them; `NODES` → all matched nodes."""
@@ -251,7 +251,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
             yield from _all_match(node.inputs, pattern.inputs[:-1], with_number)
         return
     orders = [node.inputs]
-    if count == 2 and (node.op_type in _COMMUTATIVE_OPS or node.op_type in load_rows().operators("commutative")):
+    if count == 2 and (node.op_type in _COMMUTATIVE_OPS or "commutative" in TABLE.traits_of(node.op_type)):
         orders.append(tuple(reversed(node.inputs)))
     for inputs in orders:
         yield from _all_match(inputs, pattern.inputs, match)

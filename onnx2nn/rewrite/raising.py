@@ -17,23 +17,10 @@ from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.node_facts import inner_graphs
 from onnx2nn.optable.registry import Table
 from onnx2nn.provenance.exporter_metadata import keeps_names
-from onnx2nn.rewrite import (
-    activation,
-    attention,
-    count_nonzero,
-    linear_conv,
-    multihead_attention,
-    normalization,
-    quantised_convolutions,
-    quantised_products,
-    reshape_transpose,
-    rotary_embedding,
-)
-from onnx2nn.rewrite.channels_first import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, tensor_of, uncast
-from onnx2nn.rewrite.recurrent_layers import RECURRENT, stacks
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
+from onnx2nn.rewrite.rule_sets import FOR_INFERENCE, SWEEPS, applicable_rules
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 SMALL_CONSTANT = 64
@@ -47,19 +34,8 @@ LARGE_SAMPLE = 1 << 18
 _SHAPE_PASSING = ("Shape", "Identity", "Transpose")
 """Operators that may stand between a value and the computation of its shape."""
 
-SWEEPS: tuple[tuple[Rule, ...], ...] = (
-    reshape_transpose.POOLS,
-    (*reshape_transpose.RULES, *normalization.CHANNELS_LAST, *count_nonzero.RULES),
-    (*linear_conv.RULES, *normalization.RULES, *activation.RULES, *rotary_embedding.RULES, *attention.RULES),
-    (*multihead_attention.RULES,),
-)
-"""The rules of each sweep over the graph, from end to start. Later sweeps match nodes that earlier ones made."""
-
 _MOVED_BEFORE = 2
 """The number of the sweep before which channels move to the front: behind what reads transposes, before layers."""
-
-FOR_INFERENCE: tuple[tuple[Rule, ...], ...] = ((*quantised_convolutions.RULES, *quantised_products.RULES),)
-"""The rules of further sweeps, whose replacements round otherwise."""
 
 
 @dataclass
@@ -76,12 +52,11 @@ class Raising:
 
 
 def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
-    """Returns the rules that may apply to a graph with the operators `present`, by the last operator of the pattern."""
+    """Returns rules by the operators of `present` that may be the last one of their pattern."""
     index: dict[str, list[Rule]] = {}
     for rule in rules:
-        if not rule.roots.isdisjoint(present) and rule.required_operators <= present:
-            for operator in rule.roots & present:
-                index.setdefault(operator, []).append(rule)
+        for operator in rule.roots & present:
+            index.setdefault(operator, []).append(rule)
     return index
 
 
@@ -106,7 +81,7 @@ def raise_patterns(
 
 
 class _Raiser:
-    def __init__(self, model: ir.Model, table: Table, F: Any, account: Account, sweeps: Sequence[Sequence[Rule]]):
+    def __init__(self, model: ir.Model, table: Table, F: Any, account: Account, sweeps: Sequence[Sequence[str]]):
         self.model, self.table, self.F, self.account, self.sweeps = model, table, F, account, sweeps
         self.facts = ValueFacts(table, F, model.graph.opset_imports, account)
         self.result = Raising()
@@ -116,22 +91,29 @@ class _Raiser:
         for graph, opsets in self._graphs():
             self.facts = ValueFacts(self.table, self.F, opsets, self.account)
             operators = _operators(graph)
-            for number, rules in enumerate(self.sweeps):
+            for number, rule_sets in enumerate(self.sweeps):
                 if number == _MOVED_BEFORE and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
                     self._move_channels_first(graph)
                     operators = _operators(graph)
-                if self._sweep(graph, operators, rules):
+                if self._sweep(graph, operators, rule_sets):
                     operators = _operators(graph)
-            for stack in stacks(graph, self.facts) if not RECURRENT.isdisjoint(operators.values()) else ():
-                self._replace(graph, stack)
+            if any("recurrent" in self.table.traits_of(operator) for operator in set(operators.values())):
+                self._merge_recurrent_layers(graph)
         return self.result
 
-    def _sweep(self, graph: ir.Graph | ir.Function, operators: dict[ir.Node, str], rules: Sequence[Rule]) -> bool:
-        """Applies `rules` from the end of the graph to its start; returns whether any applied.
+    def _merge_recurrent_layers(self, graph: ir.Graph | ir.Function) -> None:
+        from onnx2nn.rewrite.recurrent_layers import stacks  # few models need it
+
+        for stack in stacks(graph, self.facts):
+            self._replace(graph, stack)
+
+    def _sweep(self, graph: ir.Graph | ir.Function, operators: dict[ir.Node, str], rule_sets: Sequence[str]) -> bool:
+        """Applies the rules of some sets from the end of the graph to its start; returns whether any applied.
 
         The largest of several overlapping patterns ends last, so that it is tried first.
         """
-        index = _by_root(rules, set(operators.values()))
+        present = set(operators.values())
+        index = _by_root(applicable_rules(rule_sets, present), present)
         done = False
         for node, operator in reversed(operators.items()) if index else ():
             found = index.get(operator)
@@ -146,6 +128,8 @@ class _Raiser:
         """
         if keeps_names(self.model):
             return
+        from onnx2nn.rewrite.channels_first import RULE, ChannelsFirst  # few models need it
+
         channels = ChannelsFirst(graph, self.facts)
         fewer = channels.run()
         self.result.raised += Counter({RULE: fewer}) if fewer else Counter()

@@ -189,7 +189,7 @@ def _combined_reshape(match: Match, facts: ValueFacts) -> NewNode | None:
         if before is not None and before.op_type == "Transpose" and before.inputs[0]
         else None
     )
-    if layer is not None and layer.op_type in facts.table.operators("recurrent"):
+    if layer is not None and "recurrent" in facts.table.traits_of(layer.op_type):
         return None
     return NewNode("Reshape", (match["x"], match["target"]))
 

@@ -118,7 +118,7 @@ class ValueFacts:
 
     def _count(self, node: ir.Node) -> int | None:
         """Returns how many numbers an operation on constants and shapes gives, None for any other."""
-        if node.domain or node.op_type not in self.table.operators("broadcasting"):
+        if node.domain or "broadcasting" not in self.table.traits_of(node.op_type):
             return None
         sources = [None if value is None else value.producer() for value in node.inputs]
         if not all(source is None or source.op_type in ("Constant", "Shape") for source in sources):
@@ -220,9 +220,10 @@ class ValueFacts:
             before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
             sign = 1 if node.op_type == "Unsqueeze" else -1
             return None if before is None or not axes else before + sign * len(axes)
-        if node.op_type in self.table.operators("keeps_rank"):
+        traits = self.table.traits_of(node.op_type)
+        if "keeps_rank" in traits:
             return self.rank(node.inputs[0], depth - 1)
-        if node.op_type in self.table.operators("broadcasting"):
+        if "broadcasting" in traits:
             ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
             return None if None in ranks else max(rank or 0 for rank in ranks)
         return None

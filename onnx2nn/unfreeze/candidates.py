@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.unfreeze.rules import Frozen, Repair, is_in_order, reshaped, same_along
 from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.symbolic_walk import Values
@@ -34,7 +34,7 @@ def candidates(
     """
     yield from _broadcast(node, inputs, frozen)
     for ancestor in _ancestors(node):
-        row = None if ancestor.domain else load_rows().newest("", ancestor.op_type)
+        row = None if ancestor.domain else TABLE.newest("", ancestor.op_type)
         position = None if row is None else row.size_position
         if ancestor.op_type == "Reshape":
             yield from _places(ancestor, frozen, values)

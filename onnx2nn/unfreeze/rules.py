@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.sizes import expression
 from onnx2nn.sizes.expression import Number, Symbol
 from onnx2nn.unfreeze.reshape_targets import Factor, divided, product
@@ -349,12 +349,12 @@ _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]
 def _rule_of(node: ir.Node) -> Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted] | None:
     if node.domain:
         return None
-    return _recurrent if node.op_type in load_rows().operators("recurrent") else _RULES.get(node.op_type)
+    return _recurrent if "recurrent" in TABLE.traits_of(node.op_type) else _RULES.get(node.op_type)
 
 
 def _states(operator: str) -> list[int]:
     """Returns the positions of the initial states of a recurrent operator."""
-    row = load_rows().newest("", operator)
+    row = TABLE.newest("", operator)
     return [] if row is None else [i for i, name in enumerate(row.inputs) if name.startswith("initial_")]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnx2nn.importing.node_facts import inner_graphs, node_name
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import Row
 from onnx2nn.sizes.expression import Number, Size, divided, product
 from onnx2nn.unfreeze.request import Request
@@ -155,7 +155,7 @@ class _Search:
 
     def _is_along(self, node: ir.Node) -> bool:
         """Returns whether an operator mixes the elements along an axis with samples."""
-        row = None if node.domain else load_rows().newest("", node.op_type)
+        row = None if node.domain else TABLE.newest("", node.op_type)
         data = node.inputs[0] if node.inputs else None
         if row is None or data is None or data not in self._sized:
             return False

@@ -12,7 +12,7 @@ import onnx
 
 from onnx2nn.errors import InputError, first_line
 from onnx2nn.ground.progress import tracked
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.verification.block_reports import blocks_around
 from onnx2nn.verification.gaps import Gap, gap
 from onnx2nn.verification.module_runs import inputs_for, to_tensor
@@ -94,7 +94,7 @@ class Lockstep:
 
     def _is_random(self, node: onnx.NodeProto) -> bool:
         versions = {opset.domain: opset.version for opset in self.probe.model.opset_import}
-        row = load_rows().find(node.domain, node.op_type, versions.get(node.domain, 1))
+        row = TABLE.find(node.domain, node.op_type, versions.get(node.domain, 1))
         return row is not None and row.random
 
     def run(self, memory_limit: int) -> Iterator[NodeComparison]:

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground import atomic_files
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from onnx2nn.verification.half_precision import may_have_halves, rounded
 from onnx2nn.verification.noise import SMALLEST_WEIGHT
 from onnx2nn.verification.oracle import Oracle, Stored
@@ -197,8 +197,7 @@ def threads_of(operators: Iterable[tuple[str, str]]) -> int:
     Args:
         operators: domain and type of the model's operators.
     """
-    table = load_rows()
-    return int(any(name in table.operators("thread_dependent", domain) for domain, name in set(operators)))
+    return int(any("thread_dependent" in TABLE.traits_of(name, domain) for domain, name in set(operators)))
 
 
 def _operators(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 
-from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.registry import TABLE
 from scripts.conversions import sources
 
 MODULES = (
@@ -34,4 +34,4 @@ for _source in sources.SOURCES.values():
 for _module in MODULES:
     with contextlib.suppress(ImportError):
         importlib.import_module(_module)
-load_rows()
+TABLE.complete()

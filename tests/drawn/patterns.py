@@ -16,8 +16,8 @@ import numpy as np
 from onnx import helper
 
 from onnx2nn.rewrite.patterns import Either, Number, Op, Var
-from onnx2nn.rewrite.raising import SWEEPS
 from onnx2nn.rewrite.rewrite_rule import Rule
+from onnx2nn.rewrite.rule_sets import SWEEPS, all_rules
 from tests.drawn.draw import Draw, window
 from tests.drawn.graphs import Graph, NoCallError, Value
 
@@ -485,5 +485,5 @@ def _named(rules: Iterable[Rule]) -> dict[str, Rule]:
     return found
 
 
-RULES = _named(rule for rules in SWEEPS for rule in rules if rule.name != "MultiheadAttention")
+RULES = _named(rule for sweep in SWEEPS for rule in all_rules(sweep) if rule.name != "MultiheadAttention")
 """All but the one whose pattern has nodes that other rules make."""
