@@ -261,7 +261,7 @@ def _size_text(size: Any) -> str:
     return f"{size[0]} to {size[-1]}" if isinstance(size, range) else str(size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Options:
     """The options of `onnx2nn.load`, which explains them.
 

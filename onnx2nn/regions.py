@@ -1,5 +1,5 @@
 """Names that modules saved by onnx2nn 0.1 hold."""
 
-from onnx2nn.fx.subgraphs.loops import RenameInputs
+from onnx2nn.fx.modules.renamed_inputs import RenameInputs
 
 __all__ = ["RenameInputs"]

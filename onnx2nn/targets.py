@@ -18,7 +18,7 @@ Dynamic = Mapping[str, Mapping[int, str]]
 """Input name → axis → name of the dimension."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Target:
     """A framework.
 

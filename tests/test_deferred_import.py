@@ -57,6 +57,19 @@ def test_a_part_of_it_can_be_imported_inside(modules: Path) -> None:
     assert user.VALUE is user.use() is importlib.import_module("deferred_large").VALUE
 
 
+def test_a_part_of_another_package_can_be_left_out(modules: Path) -> None:
+    (modules / "deferred_user.py").write_text(
+        "import deferred_large.part\n\ndef use():\n    return deferred_large.part.VALUE\n"
+    )
+    (modules / "deferred_large" / "__init__.py").write_text("")
+    import_without("deferred_user", "deferred_large.part", "deferred_by_nobody.part")
+    user = importlib.import_module("deferred_user")
+    assert "deferred_large" in sys.modules and "deferred_large.part" not in sys.modules
+    value = user.use()
+    assert value is importlib.import_module("deferred_large.part").VALUE
+    assert user.deferred_large.part is sys.modules["deferred_large.part"]
+
+
 @pytest.mark.usefixtures("modules")
 def test_an_imported_module_stays() -> None:
     large = importlib.import_module("deferred_large")
@@ -99,16 +112,29 @@ def test_symbolic_dimensions_compute() -> None:
     assert done.stdout.split() == ["Max(3,", "n)", "+", "2", "True"], done.stderr
 
 
-def test_operators_of_onnx_runtime_are_imported_where_they_are_asked_for() -> None:
+def test_a_family_is_imported_at_the_first_question_about_its_operators() -> None:
     model = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
     code = (
         "import sys, onnx2nn; onnx2nn.load(sys.argv[1]); "
-        "print([name for name in sys.modules if '.contrib.' in name]); "
-        "from onnx2nn.optable.registry import TABLE; table = TABLE; "
-        "print(table.newest('com.microsoft', 'BiasGelu'), 'com.microsoft.nchwc' in {row.domain for row in table})"
+        "imported = lambda: {name for name in sys.modules if name.startswith('onnx2nn.ops.')}; "
+        "print(imported() & {'onnx2nn.ops.contrib.fused', 'onnx2nn.ops.linalg', 'onnx2nn.ops.rnn'}); "
+        "from onnx2nn.optable.registry import TABLE; "
+        "print(TABLE.newest('com.microsoft', 'BiasGelu'), 'onnx2nn.ops.contrib.nchwc' in imported()); "
+        "print('com.microsoft.nchwc' in {row.domain for row in TABLE})"
     )
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.splitlines() == ["[]", "com.microsoft::BiasGelu-1 True"], done.stdout + done.stderr
+    expected = ["{'onnx2nn.ops.linalg'}", "com.microsoft::BiasGelu-1 False", "True"]
+    assert done.stdout.splitlines() == expected, done.stdout + done.stderr
+
+
+def test_the_index_of_families_may_lack_an_operator() -> None:
+    code = (
+        "from onnx2nn.optable import registry; known = registry._index(); "
+        "registry._index = lambda: {key: known[key] for key in known if key[1] != 'Relu'}; "
+        "print(registry.TABLE.newest('', 'Relu'), registry.TABLE.newest('', 'None'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == [str(TABLE.newest("", "Relu")), "None"], done.stdout + done.stderr
 
 
 def test_families_of_onnx_runtime_have_its_operators_alone() -> None:

@@ -38,7 +38,7 @@ def import_graph(
     state = FlowImport(model, plan, input_dimensions(model, input_shapes or {}))
     graph = model.graph
     reserved = () if state.author is None else state.author.names
-    builder, scope = FlowBuilder(state, REGIONS, Program(reserved=reserved)), Scope()
+    builder, scope = FlowBuilder(state, lambda: REGIONS, Program(reserved=reserved)), Scope()
     specs = {spec.name: spec for spec in input_specs(model)}
     for value in graph.inputs:
         try:

@@ -18,7 +18,7 @@ from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.operators import as_tensor
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.tensor import Tensor
-from onnx2nn.importing.builder import Regions
+from onnx2nn.importing.builder import Region
 from onnx2nn.importing.control_flow import (
     ScanForm,
     batched_scan_form,
@@ -249,7 +249,7 @@ def _element(value: ir.Value) -> tuple[list[int], str]:
     return dims, dtype.name
 
 
-REGIONS: Regions = {
+REGIONS: dict[tuple[str, int], Region] = {
     ("If", 1): _import_if,
     ("Loop", 1): _import_loop,
     ("Scan", 8): _import_scan_8,

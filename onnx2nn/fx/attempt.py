@@ -14,12 +14,13 @@ from onnx2nn.fx.import_state import Known, TorchImport
 from onnx2nn.fx.modules.graph_module import ImportedModule
 from onnx2nn.fx.modules.module_tree import container, has_room
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.modules.renamed_inputs import RenameInputs
 from onnx2nn.fx.modules.state_versions import set_versions
-from onnx2nn.fx.subgraphs.loops import REGIONS, RenameInputs
 from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier
 from onnx2nn.ground.pass_times import timed
+from onnx2nn.importing.builder import Region
 from onnx2nn.importing.inputs import InputSpec, input_specs
 from onnx2nn.importing.node_facts import Scope
 from onnx2nn.importing.walk import Walk
@@ -36,6 +37,12 @@ _SIZES = 4
 """The most sizes that fulfil the guards that are noted in the module's `meta`."""
 
 
+def _regions() -> Mapping[tuple[str, int], Region]:
+    from onnx2nn.fx.subgraphs.loops import REGIONS  # few models need it
+
+    return REGIONS
+
+
 class Attempt:
     """One import: `run` records the program, `module` makes the module of it.
 
@@ -45,7 +52,7 @@ class Attempt:
 
     def __init__(self, state: TorchImport):
         self.state = state
-        self._builder = TorchBuilder.of_model(state, REGIONS)
+        self._builder = TorchBuilder.of_model(state, _regions)
         self._result: Any = None
         self._renamed: dict[str, str] = {}
 

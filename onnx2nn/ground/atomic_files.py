@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -147,4 +146,4 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _temporary_name(target: Path) -> Path:
-    return target.with_name(f".{target.stem[:100]}.{secrets.token_hex(6)}.tmp{target.suffix}")
+    return target.with_name(f".{target.stem[:100]}.{os.urandom(6).hex()}.tmp{target.suffix}")

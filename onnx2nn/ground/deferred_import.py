@@ -9,12 +9,17 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-_UNUSED_BY_ONNX_IR = ("sympy", "onnx_ir._symbolic_shapes")
-"""Modules for arithmetic on symbolic dimensions: they take most of its import, and no import of a model uses them."""
+_UNUSED_BY_ONNX_IR = (
+    *("sympy", "onnx_ir._symbolic_shapes"),  # for arithmetic on symbolic dimensions: most of its import
+    "packaging.version",
+    *("google.protobuf.json_format", "google.protobuf.text_format"),
+    *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
+)
+"""Modules that onnx_ir imports, and onnx with it, which the import of a binary file does not use."""
 
 
 def import_onnx_ir() -> None:
-    """Imports onnx_ir without sympy."""
+    """Imports onnx_ir without what the import of a model does not use."""
     import_without("onnx_ir", *_UNUSED_BY_ONNX_IR)
 
 
@@ -23,7 +28,8 @@ def import_without(package: str, *unused: str) -> None:
 
     `sys.modules` has a stand-in no longer than the import of the package, and no longer than its first use. A module
     that is imported already is left as it is, and a name that nothing imports does nothing. Where parts of an unused
-    package are imported too (`import unused.part`), everything is imported at once.
+    package are imported too (`import unused.part`), everything is imported at once. A part of another package may be
+    unused alone (`other.part`); that package is then imported.
 
     Args:
         package: its name.
@@ -32,7 +38,7 @@ def import_without(package: str, *unused: str) -> None:
     if package in sys.modules:
         return
     try:
-        with _stand_ins(unused):
+        with _stand_ins(package, unused):
             importlib.import_module(package)
     except _PartError:
         importlib.import_module(package)
@@ -43,10 +49,17 @@ class _PartError(Exception):
 
 
 @contextlib.contextmanager
-def _stand_ins(names: tuple[str, ...]) -> Iterator[None]:
+def _stand_ins(package: str, names: tuple[str, ...]) -> Iterator[None]:
     modules = {name: _stand_in(name) for name in names if name not in sys.modules}
     sys.modules.update(modules)
     try:
+        for name, module in modules.items():
+            parent, _, part = name.rpartition(".")
+            if (
+                parent and parent != package
+            ):  # `import other.part` finds the part in `sys.modules` and binds it to nothing
+                with contextlib.suppress(ModuleNotFoundError):
+                    setattr(importlib.import_module(parent), part, module)
         yield
     finally:
         for module in modules.values():

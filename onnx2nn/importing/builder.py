@@ -16,8 +16,9 @@ from onnx2nn.optable.row import NeedsValues, Row
 Region = Callable[[Any, ir.Node, list[Any]], Sequence[Any]]
 """Imports a node whose attributes are graphs: takes the walk, the node and its inputs; returns its outputs."""
 
-Regions = Mapping[tuple[str, int], Region]
-"""The functions that import nodes with graphs, by operator and the revision of its row."""
+Regions = Callable[[], Mapping[tuple[str, int], Region]]
+"""Returns the functions that import nodes with graphs, by operator and the revision of its row; called where a node is
+one, as few models have any."""
 
 B = TypeVar("B", bound="Builder")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """The description of a layer that is not built yet.
 
@@ -37,7 +37,7 @@ class Layer:
     keywords: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Framework:
     """The differences between the layers of the frameworks.
 

@@ -144,7 +144,7 @@ class Walk(Generic[B]):
 
     def _run_region(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
         """Imports a node whose attributes are graphs; returns its outputs as a tuple."""
-        region = self.builder.regions.get((row.operator, row.since))
+        region = self.builder.regions().get((row.operator, row.since))
         if region is None:
             raise OperatorError("its subgraph cannot be imported.")
         missing = [name for name in row.demanded if name not in node.attributes]

@@ -212,7 +212,7 @@ def _schema_name(name: str) -> str:
     return bare if keyword.iskeyword(bare) else name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """One form of one operator.
 

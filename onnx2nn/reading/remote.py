@@ -18,10 +18,8 @@ from onnx2nn.ground.limits import Account
 from onnx2nn.reading.byte_sources import FileSource
 from onnx2nn.reading.data_folder import location_parts
 from onnx2nn.reading.external_tensors import external_tensors
-from onnx2nn.reading.hub_files import HubFiles
 from onnx2nn.reading.protobuf_wire import skeleton
 from onnx2nn.reading.text_formats import is_text, parsed_text
-from onnx2nn.reading.url_files import UrlFiles
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://.*", re.DOTALL)
 """A URL, also one of fsspec's chains: `zip://model.onnx::https://...`. One letter is a drive of Windows."""
@@ -79,6 +77,9 @@ def local_source(source: Any, account: Account, *, with_data: bool = True) -> An
     """
     if not is_url(source):
         return source
+    from onnx2nn.reading.hub_files import HubFiles  # few models are at URLs
+    from onnx2nn.reading.url_files import UrlFiles
+
     files: RemoteFiles = HubFiles(source) if source.startswith("hf://") else UrlFiles(source)
     (path,) = _fetched(files, [files.name], account)
     if with_data:

@@ -74,7 +74,7 @@ class Either:
         return frozenset.intersection(*map(required_operators, self.patterns))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Notation:
     """The operators of the signs in the notation.
 

@@ -19,7 +19,7 @@ REPLACEMENT_OPSET = 28
 """The ai.onnx opset version of replacement nodes. It does not depend on the model's opset imports."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NewNode:
     """A node of a replacement, before it is inserted into the graph.
 
@@ -38,7 +38,7 @@ Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
 """Sample inputs by the pattern's variable names: a shape, to be filled with random numbers, or an array."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """A pattern and its replacement.
 
@@ -74,7 +74,7 @@ class Rule:
         return required_operators(self.pattern)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replacement:
     """A replacement for some nodes of a graph.
 

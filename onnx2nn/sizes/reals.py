@@ -13,7 +13,6 @@ of such a detour only where it is proven to give the same integer:
 from __future__ import annotations
 
 import functools
-from fractions import Fraction
 
 import numpy as np
 
@@ -59,6 +58,8 @@ def whole_part(factor: float, dtype: str, up: bool) -> tuple[int, int, int] | No
     n = np.arange(_LIMIT + 1)
     product = n.astype(dtype) * np.dtype(dtype).type(factor)
     wanted = (np.ceil if up else np.floor)(product).astype(np.int64)
+    from fractions import Fraction  # few models need it, and its import takes as long as that of all sizes
+
     exact = Fraction(factor)
     for largest in (10, 100, 1000, _LARGEST_DIVISOR):
         near = exact.limit_denominator(largest)

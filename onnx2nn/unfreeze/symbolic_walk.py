@@ -21,7 +21,7 @@ from onnx2nn.fx.trace_errors import ShapeMismatch
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.fx.values.tensor import Tensor
 from onnx2nn.importing import bounded
-from onnx2nn.importing.builder import Builder, Regions
+from onnx2nn.importing.builder import Builder, Region
 from onnx2nn.importing.control_flow import branches_of, constant_truth, loop_form
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.node_facts import Scope
@@ -110,7 +110,7 @@ class SymbolicBuilder(Builder):
     passing = (NodeConflictError,)
 
     def __init__(self, graph: SymbolicGraph, substitute: Substitute):
-        super().__init__(ImportState(graph.model, graph.plan), _REGIONS)
+        super().__init__(ImportState(graph.model, graph.plan), lambda: _REGIONS)
         self._graph, self.tracer, self._substitute = graph, graph.tracer, substitute
         self.values: dict[ir.Value, Sized] = {}
         self.substitutions: dict[ir.Node, Substituted] = {}
@@ -299,4 +299,4 @@ def _loop(walk: Walk[SymbolicBuilder], node: ir.Node, inputs: list[Any]) -> Sequ
     return [*known_after, *[UNKNOWN] * (len(node.outputs) - len(carried))]
 
 
-_REGIONS: Regions = {("If", 1): _if, ("Loop", 1): _loop}
+_REGIONS: dict[tuple[str, int], Region] = {("If", 1): _if, ("Loop", 1): _loop}

@@ -13,7 +13,7 @@ from torch import fx, nn
 from onnx2nn.errors import InputError
 from onnx2nn.fx.modules.deferred import generate_programs
 from onnx2nn.fx.modules.graph_module import ImportedModule
-from onnx2nn.fx.subgraphs.loops import RenameInputs
+from onnx2nn.fx.modules.renamed_inputs import RenameInputs
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 

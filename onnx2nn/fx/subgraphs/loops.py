@@ -24,23 +24,12 @@ from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.fx.values.tensor import Opaque, Tensor
-from onnx2nn.importing.builder import Regions
+from onnx2nn.importing.builder import Region
 from onnx2nn.importing.control_flow import LoopForm, batched_scan_form, loop_form, mapped_body, scan_form
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number
 from onnx2nn.sizes.selection import choose, maximum
-
-
-class RenameInputs:
-    """A forward pre-hook for calls with input names that are no Python identifiers."""
-
-    def __init__(self, names: Mapping[str, str]):
-        self.names = dict(names)
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Returns the call's arguments with the names in the module's forward."""
-        return args, {self.names.get(name, name): value for name, value in kwargs.items()}
 
 
 def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -276,7 +265,7 @@ def _known_to(walk: TorchWalk, body: ir.Graph, value: ir.Value) -> Any:
     return None if inside else _known(walk.scope[value])
 
 
-REGIONS: Regions = {
+REGIONS: Mapping[tuple[str, int], Region] = {
     ("BeamSearch", 1): import_beam_search,
     ("Gradient", 1): import_gradient,
     ("GreedySearch", 1): import_greedy_search,
@@ -287,5 +276,3 @@ REGIONS: Regions = {
     ("Scan", 9): _import_scan,
     ("SequenceMap", 17): _import_sequence_map,
 }
-
-__all__ = ["REGIONS", "RenameInputs"]

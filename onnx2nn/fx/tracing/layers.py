@@ -18,7 +18,7 @@ from onnx2nn.importing.layers import Framework, Layers
 from onnx2nn.layers import Conv1D
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """The description of a layer that is not built yet.
 
