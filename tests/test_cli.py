@@ -324,6 +324,17 @@ def test_import_goes_on_without_a_simplifier(
     assert 'pip install "onnx2nn[simplify]"' in capfd.readouterr().err
 
 
+def test_options_of_the_simplifier_that_change_nothing_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--skip_simplify", "--skip_optimization", "--simplify_time_limit", "20"]
+    assert _onnx2pytorch("--onnx_path", folder / "fixed.onnx", *options) == 0
+    expected = "not simplified: --skip_optimization, --simplify_time_limit change nothing"
+    assert expected in capsys.readouterr().out.splitlines()
+    assert _onnx2pytorch("--onnx_path", folder / "fixed.onnx", "--skip_simplify") == 0
+    assert "not simplified" not in capsys.readouterr().out
+
+
 def test_import_goes_on_when_simplifying_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if (arguments.simplify and not freed) or arguments.simplify_path:
         simplification = simplify.simplified(arguments, given, terminal)
         model = simplification.model if simplification and simplification.simplified and not freed else model
+    elif unused := simplify.given_options(arguments):
+        terminal.line(f"not simplified: {', '.join(unused)} {'change' if len(unused) > 1 else 'changes'} nothing")
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(
             model,

@@ -51,6 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_options(arguments: argparse.Namespace) -> list[str]:
+    """Returns the simplifier's options that have other values than by default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    defaults = vars(parser.parse_args([]))
+    return [f"--{name}" for name, default in defaults.items() if getattr(arguments, name) != default]
+
+
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Simplifies a model and saves it."""
     check_writable(arguments.simplify_path)
