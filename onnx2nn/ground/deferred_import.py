@@ -55,9 +55,8 @@ def _stand_ins(package: str, names: tuple[str, ...]) -> Iterator[None]:
     try:
         for name, module in modules.items():
             parent, _, part = name.rpartition(".")
-            if (
-                parent and parent != package
-            ):  # `import other.part` finds the part in `sys.modules` and binds it to nothing
+            if parent and parent != package:
+                # `import parent.part` finds the part in `sys.modules`, and then does not bind it to the parent.
                 with contextlib.suppress(ModuleNotFoundError):
                     setattr(importlib.import_module(parent), part, module)
         yield
