@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import operator
 import os
@@ -12,8 +13,8 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ class NcnnModel:
         input_axes: for each input the axis that NCNN takes as its batch (`batch_index`), None for no axis.
         output_axes: the same for each output.
         output_shapes: of the module, as NCNN drops axes of size 1.
+        int8_param: the layers with 8-bit integers; None without calibration data.
+        int8_weights: the `.bin` file of them.
+        int8: each output of these, computed with ncnn's default options, against the module's.
     """
 
     param: Path
@@ -65,30 +69,41 @@ class NcnnModel:
     input_axes: dict[str, int | None]
     output_axes: dict[str, int | None]
     output_shapes: list[tuple[int, ...]]
+    int8_param: Path | None = None
+    int8_weights: Path | None = None
+    int8: list[OutputComparison] = field(default_factory=list)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.layers.items())
         lines = [f"{self.param}: {sum(self.layers.values())} layers ({kinds})"]
-        for label, outputs in (("fp32", self.fp32), ("fp16", self.fp16)):
+        for label, outputs in (("fp32", self.fp32), ("fp16", self.fp16), ("int8", self.int8)):
             lines += [f"  {label}  {output}" for output in outputs]
         return "\n".join(lines)
 
-    def run(self, samples: Sequence[Sequence[np.ndarray]], *, half: bool = False) -> list[list[np.ndarray]]:
+    def run(
+        self, samples: Sequence[Sequence[np.ndarray]], *, half: bool = False, int8: bool = False
+    ) -> list[list[np.ndarray]]:
         """Runs the model with ncnn.
 
         Args:
             samples: for each run one array for each input, of the shape at the conversion, but for dynamic sizes.
             half: use the files in half precision, with ncnn's own options.
+            int8: use the files with 8-bit integers, with ncnn's own options.
 
         Returns:
             For each run one array for each output.
 
         Raises:
+            InputError: there are no files with 8-bit integers.
             VerificationError: ncnn refuses the model or the inputs, or crashes.
         """
+        if int8 and (self.int8_param is None or self.int8_weights is None):
+            raise InputError("The model has no files with 8-bit integers. Give to_ncnn calibration data.")
         files = (self.half_param, self.half_weights) if half else (self.param, self.weights)
+        if self.int8_param is not None and self.int8_weights is not None and int8:
+            files = self.int8_param, self.int8_weights
         shapes = [self.output_shapes] * len(samples)
-        return _run(*files, samples, (self.input_axes, self.output_axes), shapes, half)
+        return _run(*files, samples, (self.input_axes, self.output_axes), shapes, half or int8)
 
 
 def to_ncnn(
@@ -99,6 +114,7 @@ def to_ncnn(
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     other_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    calibration: Iterable[Sequence[np.ndarray | torch.Tensor]] | None = None,
 ) -> NcnnModel:
     """Converts an imported module to NCNN and compares the two.
 
@@ -109,20 +125,24 @@ def to_ncnn(
     Args:
         module: a module of `onnx2nn.load`, in eval mode.
         folder: of the files, made if it is missing. Gets `<name>.param` and `<name>.bin`, and `<name>.fp16.param` and
-            `<name>.fp16.bin` of half the size. They appear together or not at all.
+            `<name>.fp16.bin` of half the size; with calibration data also `<name>.int8.param` and `<name>.int8.bin`.
+            They appear together or not at all.
         name: of the files.
         example_inputs: one array or tensor for each input, to trace the module with and to compare on; generated if
             left out.
         input_shapes: input name → sizes, for generated inputs with dynamic dimensions in the file.
         other_inputs: inputs of other sizes, which stay dynamic, a text's length for instance; compared too.
+        calibration: inputs as they occur, each like `example_inputs`. What convolutions and linear layers read in
+            them decides the scales of 8-bit integers, see `integers`.
 
     Returns:
-        The files, and the differences in float32 and in half precision.
+        The files, and the differences in float32, in half precision and with integers.
 
     Raises:
         InputError: inputs cannot be generated, or the folder cannot be written.
         MissingDependencyError: pnnx, ncnn or torch is not installed.
-        NcnnError: operations that NCNN has no layer for, all of them, found before or after the conversion.
+        NcnnError: operations that NCNN has no layer for, all of them, found before or after the conversion; with
+            calibration data, no layer computes with integers.
         VerificationError: pnnx or ncnn fails, or NCNN in float32 gives other outputs than the module.
     """
     import torch
@@ -139,6 +159,9 @@ def to_ncnn(
     samples = [_arrays(module, example_inputs, input_shapes)]
     if other_inputs is not None:
         samples.append(_arrays(module, other_inputs, None))
+    measured = [_arrays(module, arrays, None) for arrays in calibration or ()]
+    if calibration is not None and not measured:
+        raise InputError("The calibration data have no samples. Give some, or no calibration data.")
     expected = [run_module(module, arrays) for arrays in samples]
     tensors = [to_tensor(array) for array in samples[0]]
     prepared = _prepared(module, tensors)
@@ -148,7 +171,7 @@ def to_ncnn(
         with made_folder(target), tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
             _trace(prepared, tensors, Path(work) / "model.pt")
             names = _output_names(module, expected[0])
-            return _convert(pnnx.EXEC_PATH, Path(work), target / name, samples, expected, names)
+            return _convert(pnnx.EXEC_PATH, Path(work), target / name, samples, expected, names, measured)
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
 
@@ -235,19 +258,23 @@ def _convert(
     samples: Sequence[Sequence[np.ndarray]],
     expected: Sequence[Sequence[Any]],
     names: list[str],
+    calibration: Sequence[Sequence[np.ndarray]],
 ) -> NcnnModel:
     shapes = [[tuple(output.shape) for output in outputs] for outputs in expected]
     sizes = {f"inputshape{index + 1 if index else ''}": _typed(arrays) for index, arrays in enumerate(samples)}
     comparisons: list[list[OutputComparison]] = []
     layers: dict[str, int] = {}
     axes: _Axes = ({}, {})
-    for label, half in (("", 0), (".fp16", 1)):
+    for label, half in (("", 0), (".fp16", 1), *([(".int8", 1)] if calibration else [])):
         param, weights, script = (work / name for name in (f"model{label}.param", f"model{label}.bin", "example.py"))
-        files = {"ncnnparam": param.name, "ncnnbin": weights.name, "ncnnpy": script.name}
-        options = [f"{key}={value}" for key, value in {**sizes, "fp16": half, **files}.items()]
-        _pnnx([executable, "model.pt", *options], work)
-        layers = _layers(param)
-        axes = _axes(script.read_text(), samples[0], len(names))
+        if label == ".int8":
+            _write_integers(work / "model.param", work / "model.bin", (param, weights), calibration, axes)
+        else:
+            files = {"ncnnparam": param.name, "ncnnbin": weights.name, "ncnnpy": script.name}
+            options = [f"{key}={value}" for key, value in {**sizes, "fp16": half, **files}.items()]
+            _pnnx([executable, "model.pt", *options], work)
+            layers = _layers(param)
+            axes = _axes(script.read_text(), samples[0], len(names))
         found = _run(param, weights, samples, axes, shapes, bool(half))
         pairs = enumerate(zip(found, expected, strict=True))
         of_samples = [
@@ -257,11 +284,34 @@ def _convert(
         wrong = [str(output) for output in comparisons[-1] if not output.ok] if not half else []
         if wrong:
             raise VerificationError(f"NCNN's outputs differ from the module's: {'; '.join(wrong)}.")
-    written = [Path(f"{stem}{ending}") for ending in (".param", ".bin", ".fp16.param", ".fp16.bin")]
-    for path in written:
-        os.replace(work / f"model{path.name.removeprefix(stem.name)}", path)
-    fp32, fp16 = comparisons
-    return NcnnModel(written[0], written[1], written[2], written[3], layers, fp32, fp16, *axes, shapes[0])
+    written: list[Path] = []
+    for label in ("", ".fp16", ".int8")[: len(comparisons)]:
+        for ending in (f"{label}.param", f"{label}.bin"):
+            written.append(Path(f"{stem}{ending}"))
+            os.replace(work / f"model{ending}", written[-1])
+    fp32, fp16, *int8 = comparisons
+    result = NcnnModel(written[0], written[1], written[2], written[3], layers, fp32, fp16, *axes, shapes[0])
+    if not int8:
+        return result
+    return dataclasses.replace(result, int8_param=written[4], int8_weights=written[5], int8=int8[0])
+
+
+def _write_integers(
+    param: Path, weights: Path, files: tuple[Path, Path], calibration: Sequence[Sequence[np.ndarray]], axes: _Axes
+) -> None:
+    """Writes a model in float32 with 8-bit integers to `files`."""
+    from onnx2nn.output.ncnn import integers, model_files
+
+    layers = model_files.read(param, weights)
+    watched = list(dict.fromkeys(layer.inputs[0] for layer in integers.measured(layers)))
+    if not watched and not any(map(integers.is_product, layers)):
+        raise NcnnError("No layer computes with 8-bit integers", ["the model has no convolution and no linear layer"])
+    job = {"watched": watched, "bins": integers.BINS}
+    found = _results(param, weights, calibration, axes, False, job)
+    largest = {name: float(found[name]) for name in watched if 0 < found[name] < np.inf}
+    counts = _results(param, weights, calibration, axes, False, {**job, "watched": [*largest], "largest": largest})
+    thresholds = {name: integers.threshold(counts[name], most) for name, most in largest.items()}
+    model_files.write(integers.with_integers(layers, thresholds), *files)
 
 
 def _typed(arrays: Sequence[np.ndarray]) -> str:
@@ -320,7 +370,23 @@ def _run(
     shapes: Sequence[Sequence[tuple[int, ...]]],
     half: bool,
 ) -> list[list[np.ndarray]]:
-    """Runs in a process of its own; the outputs get back the axes of size 1 that NCNN drops."""
+    """Returns the outputs for each sample; they get back the axes of size 1 that NCNN drops."""
+    results = _results(param, weights, samples, axes, half, {})
+    return [
+        [_shaped(results[f"{i}/{name}"], shape) for name, shape in zip(axes[1], of_sample, strict=True)]
+        for i, of_sample in enumerate(shapes)
+    ]
+
+
+def _results(
+    param: Path,
+    weights: Path,
+    samples: Sequence[Sequence[np.ndarray]],
+    axes: _Axes,
+    half: bool,
+    watching: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    """Runs ncnn in a process of its own, see `runner`; `watching`: `watched`, `largest` and `bins`."""
     with tempfile.TemporaryDirectory(prefix="onnx2nn-ncnn-") as folder:
         inputs, outputs, job = (Path(folder) / name for name in ("inputs.npz", "outputs.npz", "job.json"))
         given: dict[str, Any] = {
@@ -331,16 +397,14 @@ def _run(
         np.savez(inputs, **given)
         files = {"param": str(param.absolute()), "bin": str(weights.absolute()), "inputs": str(inputs)}
         options = {"samples": len(samples), "input_axes": axes[0], "output_axes": axes[1], "half": half}
+        options |= {"watched": [], "largest": {}, **watching}
         job.write_text(json.dumps({**files, "outputs": str(outputs), **options}))
         done = _process([sys.executable, str(Path(__file__).with_name("runner.py")), str(job)], Path(folder), "ncnn")
         if done.returncode:
             lines = done.stderr.strip().splitlines()[-3:] or [f"exit status {done.returncode}"]
             raise VerificationError(f"Running the NCNN model failed: {'; '.join(reversed(lines))}")
         with np.load(outputs, allow_pickle=False) as results:
-            return [
-                [_shaped(results[f"{i}/{name}"], shape) for name, shape in zip(axes[1], of_sample, strict=True)]
-                for i, of_sample in enumerate(shapes)
-            ]
+            return dict(results)
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
