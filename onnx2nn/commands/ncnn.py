@@ -26,7 +26,7 @@ EXTRAS: tuple[str, ...] = ("torch", "ncnn")
 
 def add(commands: Any) -> None:
     """Adds the command to the subcommands of a parser."""
-    parser = commands.add_parser("ncnn", help="take a model on to NCNN and compare it there, in fp32 and fp16")
+    parser = commands.add_parser("ncnn", help="take a model on to NCNN and compare it there, in fp32, fp16 and int8")
     parser.set_defaults(command=run)
     add_onnx_path(parser)
     parser.add_argument(
