@@ -203,6 +203,7 @@ NAMED = {
     "onnx2nn.importing.training": "class names of layers, by which a weight has a role",
     "onnx2nn.importing.trip_counts": "each comparison ends a loop in its own way",
     "onnx2nn.output.ncnn.obstacles": "class names of control_flow's modules",
+    "onnx2nn.output.ncnn.model_files": "names of NCNN's layers, which are not ONNX's operators",
     "onnx2nn.provenance.layer_weights": "how PyTorch's exporter writes certain calls, operator by operator",
     "onnx2nn.provenance.restore": "operators whose weight PyTorch's exporter reshapes for broadcasting",
     "onnx2nn.rewrite.channels_first_forms": "a rule for each operator that names dimensions in a way of its own",
