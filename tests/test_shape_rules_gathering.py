@@ -109,6 +109,12 @@ def _embedding(random: Random) -> Call:
     return (_indices(random, *any_shape(random)), meta(*rows)), {}
 
 
+def _embedding_bag(random: Random) -> Call:
+    rows = any_shape(random, 2 if random.random() < 0.9 else None)
+    index = _indices(random, *any_shape(random, 2 if random.random() < 0.9 else None))
+    return (index, meta(*rows)), random.choice(({}, {"mode": "sum"}, {"mode": "mean"}))
+
+
 def _one_hot(random: Random) -> Call:
     dtype = torch.int64 if random.random() < 0.9 else torch.int32
     return (stored(*any_shape(random), dtype=dtype), random.choice((-1, *map(Free, range(5))))), {}
@@ -207,6 +213,7 @@ CALLS: dict[Any, Callable[[Random], Call]] = {
     **dict.fromkeys((torch.take_along_dim, "take_along_dim"), _take_along_dim),
     **dict.fromkeys((torch.take, "take"), _take),
     F.embedding: _embedding,
+    F.embedding_bag: _embedding_bag,
     F.one_hot: _one_hot,
     **dict.fromkeys((torch.flip, "flip"), _flip),
     **dict.fromkeys((torch.roll, "roll"), _roll),

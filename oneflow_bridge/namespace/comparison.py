@@ -187,10 +187,11 @@ lt = less = _comparison(lambda a, b: a < b, True)
 le = less_equal = _comparison(lambda a, b: a <= b, True)
 
 
-gt = greater = _comparison(lambda a, b: a > b, True)
+# OneFlow's greater and greater_equal of two float32 tensors say that NaN is greater than a number.
+gt = greater = _comparison(lambda a, b: b < a, True)
 
 
-ge = greater_equal = _comparison(lambda a, b: a >= b, True)
+ge = greater_equal = _comparison(lambda a, b: b <= a, True)
 
 
 @accepts_empty

@@ -29,7 +29,8 @@ class Forest:
         modes: the kind of comparison, a position in `_MODES`, `(nodes,)`.
         missing: whether NaN takes the true branch, bool `(nodes,)`.
         children: the false and the true child of each node, int64 `(nodes, 2)`.
-        votes: leaf, target and weight of every vote: `(votes,)` each.
+        votes: leaf, target and weight of every vote: `(votes,)` each. Of several votes of a leaf for a single target
+            the first counts, as in ONNX Runtime.
         targets: the number of targets.
     """
 
@@ -52,6 +53,9 @@ class Forest:
         for index in (self.children, self.roots, leaves):
             if index.size and not 0 <= index.min() <= index.max() < len(self.features):
                 raise OperatorError("a child, root or leaf refers to a node that does not exist.")
+        if self.targets == 1:  # skl2onnx writes the number of a leaf once for each class
+            first = np.unique(leaves, return_index=True)[1]
+            self.votes = (leaves[first], targets[first], weights[first])
 
     def levels(self) -> list[np.ndarray[Any, Any]]:
         """Returns the nodes that are no leaves, level by level.
@@ -117,7 +121,7 @@ def _forest(
     missing = _integers(nodes["missing_value_tracks_true"]).astype(bool)
     vote_trees, vote_nodes, vote_targets = map(_integers, votes[:3])
     return Forest(
-        np.unique(trees, return_index=True)[1],  # a tree's root is its first node
+        np.sort(np.unique(trees, return_index=True)[1]),  # a tree's root is its first node
         np.where(inner, _integers(nodes["featureids"]), 0),
         _values(nodes["values"], dtype),
         modes,
@@ -200,17 +204,38 @@ def _with_base(F: Any, forest: Forest, at: Any, scores: Any, base: np.ndarray[An
     return scores + F.from_numpy(base * np.asarray(voted, base.dtype))
 
 
+def _target_of_trees(forest: Forest, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Returns the target that each tree votes for, `(trees,)`; None where a tree votes for several or none."""
+    targets = [np.flatnonzero(given[_leaves_of(forest, root)].any(0)) for root in forest.roots]
+    return None if any(len(found) != 1 for found in targets) else np.concatenate(targets)
+
+
+def _trees_of_targets(target_of: np.ndarray[Any, Any], targets: int) -> np.ndarray[Any, Any]:
+    """Returns the trees that vote for each target, `(targets, most)`; behind them the number of trees."""
+    trees = [np.flatnonzero(target_of == target) for target in range(targets)]
+    table = np.full((targets, max(map(len, trees))), len(target_of))
+    for row, found in zip(table, trees, strict=True):
+        row[: len(found)] = found
+    return table
+
+
 def _sums(F: Any, forest: Forest, at: Any) -> Any:
-    """Returns the sum of the votes of the leaves `at` for each target: `(N, targets)`."""
+    """Returns the sum of the votes of the leaves `at` for each target: `(N, targets)`.
+
+    The trees are added one by one in the order of the file, as in ONNX Runtime: half of a forest's trees against the
+    other half is a tie that the rounding decides. An embedding_bag does so in one pass.
+    """
+    bag = F.nn.functional.embedding_bag
     weights, given = _dense_votes(forest)
-    targets_of = [np.flatnonzero(given[_leaves_of(forest, root)].any(0)) for root in forest.roots]
-    if any(len(targets) != 1 for targets in targets_of):
-        return F.from_numpy(weights)[(at,)].sum(-2)
-    # Each tree votes for one target, as in boosting: a product instead of a gather of all targets.
-    votes = F.from_numpy(np.ascontiguousarray(weights.sum(1)))[(at,)]
-    if forest.targets == 1:
-        return votes.sum(1, keepdim=True)
-    return votes @ F.from_numpy(np.eye(forest.targets, dtype=weights.dtype)[np.concatenate(targets_of)])
+    target_of = _target_of_trees(forest, given) if forest.targets > 1 else None
+    if target_of is None:
+        return bag(at, F.from_numpy(weights), mode="sum")
+    # Each tree votes for one target, as in boosting: one weight a node, instead of a row of zeros around it.
+    votes, trees = weights.sum(1), _trees_of_targets(target_of, forest.targets)
+    if trees.max() == len(target_of):  # one more leaf, which votes 0, fills the rows of targets with fewer trees
+        at, votes = F.nn.functional.pad(at, (0, 1), value=len(votes)), np.append(votes, votes.dtype.type(0))
+    leaves = F.index_select(at, 1, F.from_numpy(trees.reshape(-1))).reshape(-1, trees.shape[1])
+    return bag(leaves, F.from_numpy(votes[:, None]), mode="sum").reshape(-1, forest.targets)
 
 
 def _extremes(F: Any, forest: Forest, at: Any, smallest: bool) -> Any:

@@ -54,8 +54,9 @@ def classify(note: str, *inputs: Any, **attributes: Any) -> Any:
     return case("TreeEnsembleClassifier", *inputs, **attributes, domain=ML, outputs=2, note=note)
 
 
-def regress(note: str, *inputs: Any, **attributes: Any) -> Any:
-    return case("TreeEnsembleRegressor", *inputs, **attributes, domain=ML, note=note)
+def regress(note: str, *inputs: Any, n_targets: int = 1, **attributes: Any) -> Any:
+    """ONNX Runtime wants `n_targets`, which has no default in the standard."""
+    return case("TreeEnsembleRegressor", *inputs, n_targets=n_targets, **attributes, domain=ML, note=note)
 
 
 def as_tensors(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +64,38 @@ def as_tensors(attributes: dict[str, Any]) -> dict[str, Any]:
     named = {name: value for name, value in attributes.items() if name.endswith(("values", "weights"))}
     rest = {name: value for name, value in attributes.items() if name not in named}
     return rest | {f"{name}_as_tensor": np.array(value, np.float64) for name, value in named.items()}
+
+
+def repeated(attributes: dict[str, Any], vote: str, step: float) -> dict[str, Any]:
+    """Returns the attributes with each vote three times, the later ones with larger weights.
+
+    skl2onnx writes the numbers of leaves once for each class (its options decision_leaf and decision_path).
+    """
+    names = [name for name in attributes if name.startswith(f"{vote}_")]
+    thrice = {name: [value for value in attributes[name] for _ in range(3)] for name in names}
+    weights = thrice[f"{vote}_weights"]
+    thrice[f"{vote}_weights"] = [weight + step * (i % 3) for i, weight in enumerate(weights)]
+    return attributes | thrice
+
+
+def ballot(ids: list[list[int]], trees: int = 20) -> dict[str, Any]:
+    """Returns a forest of one split on each of `trees` features, whose leaves vote for one class of equal weight.
+
+    Args:
+        ids: the class of the true and of the false leaf, of the trees in turn; -1 for a leaf of no vote.
+        trees: how many.
+    """
+    nodes = {"treeids": np.repeat(range(trees), 3), "featureids": np.repeat(range(trees), 3)}
+    nodes |= {name: np.tile(row, trees) for name, row in (("nodeids", [0, 1, 2]), ("truenodeids", [1, 0, 0]))}
+    nodes |= {"falsenodeids": np.tile([2, 0, 0], trees), "values": np.zeros(3 * trees)}
+    leaves = [(tree, 1 + side, each) for tree in range(trees) for side, each in enumerate(ids[tree % len(ids)])]
+    votes = [leaf for leaf in leaves if leaf[2] >= 0]
+    return {
+        **{f"nodes_{name}": values.tolist() for name, values in nodes.items()},
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * trees,
+        **{f"class_{name}": [vote[at] for vote in votes] for at, name in enumerate(("treeids", "nodeids", "ids"))},
+        "class_weights": [1 / trees] * len(votes),
+    }
 
 
 def numbered(**attributes: Any) -> dict[str, Any]:
@@ -104,12 +137,22 @@ CASES = [
     classify("every leaf all", f32(30, 4), **forest("class", CLASSES, trees=1), classlabels_strings=["a", "b", "c"]),
     classify("a class without votes", f32(30, 4), **forest("class", [0, 2]), classlabels_int64s=[5, 3, 9]),
     classify("one label", f32(30, 4), **forest("class", [0]), classlabels_int64s=[1]),
+    classify("one label, votes repeated", f32(30, 4), **repeated(forest("class", [0]), "class", 0.5), classlabels_int64s=[1]),
+    classify("votes repeated", f32(30, 4), **repeated(forest("class", CLASSES), "class", 0.5), classlabels_int64s=[5, 3, 9]),
+    classify("targets of unequal trees", f32(30, 4), **forest("class", [0, 1, 2, 0]), classlabels_int64s=[5, 3, 9]),
+    classify("ties of two", f32(200, 20), **ballot([[0, -1]]), classlabels_int64s=[5, 3]),
+    classify("ties of three", f32(200, 20), **ballot([[0, 1], [1, 2], [2, 0]]), classlabels_int64s=[5, 3, 9]),
+    classify("ties of float64", of("float64", 200, 20), **ballot([[0, 1], [1, 2], [2, 0]]), classlabels_int64s=[5, 3, 9]),
     classify("float64", of("float64", 30, 4), **forest("class", CLASSES), classlabels_int64s=[5, 3, 9]),
     classify("int64", of("int64", 30, 4), **forest("class", CLASSES), classlabels_int64s=[5, 3, 9]),
     classify("modes", rounded, **forest("class", CLASSES, modes=ALL), classlabels_int64s=[5, 3, 9]),
     classify("tensors", of("float64", 30, 4), **as_tensors(forest("class", CLASSES)), classlabels_int64s=[5, 3, 9], since=3),
     *(regress(f"modes {mode}", rounded, **forest("target", [0], modes=(mode,))) for mode in ALL),
     regress("modes mixed", rounded, **forest("target", [0], modes=ALL)),
+    *(
+        regress(f"votes repeated {f}", f32(30, 4), **repeated(forest("target", [0]), "target", 0.5), aggregate_function=f)
+        for f in ("SUM", "AVERAGE", "MIN", "MAX")
+    ),
     regress("leaf alone", f32(5, 4), **forest("target", [0], depth=0)),
     regress("deep", f32(30, 4), **forest("target", [0], depth=7), base_values=[0.5]),
     regress("logistic", f32(30, 4), **forest("target", [0]), post_transform="LOGISTIC"),

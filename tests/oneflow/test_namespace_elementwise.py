@@ -286,6 +286,16 @@ def test_erfinv():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_no_order_with_nan(name, dtype):
+    a = np.array([math.nan, 1, math.nan, 2] * 5, dtype)
+    b = np.array([1, math.nan, math.nan, 1] * 5, dtype)
+    expected = getattr(operator, name)(a, b)
+    same(getattr(F, name)(F.from_numpy(a), F.from_numpy(b)), expected)
+    same(getattr(operator, name)(F.from_numpy(a), F.from_numpy(b)), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_nan_in_extrema(dtype):
     nan = math.nan
     a, b = np.array([nan, 1, 2, nan, math.inf], dtype), np.array([1, nan, 1, nan, 2], dtype)

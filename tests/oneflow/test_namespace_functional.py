@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -564,6 +565,14 @@ def test_losses():
     expected = -(b * np.log(a) + (1 - b) * np.log(1 - a)).mean()
     same(functional.binary_cross_entropy(A, B), np.asarray(expected), 1e-12)
     same(functional.binary_cross_entropy_with_logits(F.logit(A), B), np.asarray(expected), 1e-10)
+
+
+def test_bags_add_rows_in_their_order():
+    table, index = normal("float32", 50, 3), RNG.integers(0, 50, (7, 40))
+    expected = functools.reduce(np.add, [table[column] for column in index.T])
+    bags = [functional.embedding_bag(F.from_numpy(index), F.from_numpy(table), mode=mode) for mode in ("sum", "mean")]
+    same(bags[0], expected)
+    same(bags[1], table[index].mean(1), 1e-6)
 
 
 def test_linear_and_bilinear():

@@ -54,6 +54,7 @@ x.unflatten(2, (m, 1)) | image.unflatten(2, [5, 6])
 F.einsum("bcm,cm->bm", x, y) | F.einsum("...cm,...cm->...", x, square) | F.einsum("bcm,bcm", x, x)
 F.einsum("i...i->...", row) | F.einsum("bcm,cd->bdm", x, w) | F.nn.functional.glu(x, 1) | F.nn.functional.glu(image, 2)
 F.nn.functional.grid_sample(image, grid, "bilinear", "zeros", False)
+F.nn.functional.embedding_bag(grid[:, :, 0, 0].long(), table, mode="sum")
 F.zeros([n, 3]) | F.full((m,), 2.0) | F.arange(n) | F.arange(1, m, 2) | F.ones_like(x) | F.tril(x)
 F.lstm(line.transpose(1, 2), [F.zeros([1, m, 5])] * 2, cell, False, 1, 0.0, False, False, False)
 """

@@ -37,6 +37,11 @@ def _embedding_of_weight(weight: Any, index: Any, *_: Any, **__: Any) -> Shape:
     return _embedding(index, weight)
 
 
+@rule("nn.functional.embedding_bag")
+def _embedding_bag(index: Any, weight: Any, *_: Any, **__: Any) -> Shape:
+    return (shape_of(index)[0], *shape_of(weight)[1:])
+
+
 def _window(size: Number, kernel: int, stride: int, pad: int, dilation: int) -> Number:
     return (size + (2 * pad - dilation * (kernel - 1) - 1)) // stride + 1
 

@@ -163,6 +163,15 @@ def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
     return (~behind).sum(-1)
 
 
+def _bags(input: Any, weight: Any, *, mode: str = "mean") -> Any:
+    """`torch.nn.functional.embedding_bag` of rows of indices, for which the exporter writes a Loop over the rows.
+
+    ONNX Runtime's CumSum adds one by one as an embedding_bag does; its ReduceSum does not.
+    """
+    rows = weight[input]
+    return rows.cumsum(1)[:, -1] if mode == "sum" else rows.mean(1)
+
+
 def _floor_division(a: Any, b: Any) -> Any:
     """`a // b` of sizes, of which torch.onnx.export makes a Div, which rounds towards zero.
 
@@ -332,6 +341,7 @@ _REPLACEMENTS = {
     torch.bitwise_right_shift: _shift("RIGHT", torch.bitwise_right_shift),
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
+    nn.functional.embedding_bag: _bags,
     nn.functional.cross_entropy: _cross_entropy,
     nn.functional.nll_loss: _likelihood,
     torch.searchsorted: _places,

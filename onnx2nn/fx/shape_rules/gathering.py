@@ -117,6 +117,15 @@ def _embedding(sizes: Sizes, input: Spec, weight: Spec, padding_idx: Any = None,
     return Spec((*_index_shape(input), rows[1]), weight.dtype)
 
 
+@rule(F.embedding_bag)
+def _embedding_bag(sizes: Sizes, input: Spec, weight: Spec, *, mode: str = "mean") -> Result:
+    """The last dimension of `input` is a bag."""
+    bags, rows = _index_shape(input), shape_of(weight, 2)
+    if len(bags) != 2 or mode not in ("sum", "mean"):
+        raise Uncovered
+    return Spec((bags[0], rows[1]), weight.dtype)
+
+
 @rule(F.one_hot)
 def _one_hot(sizes: Sizes, tensor: Spec, num_classes: Any = -1) -> Result:
     if not is_number(num_classes) or tensor.dtype is not torch.int64 or num_classes == -1:
