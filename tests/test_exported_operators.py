@@ -19,7 +19,7 @@ import onnx2nn
 from onnx2nn.backend import OnnxModule
 from onnx2nn.errors import OperatorError
 from tests import installed, old_oracles, onnxnode
-from tests.cases import Case, case, f32
+from tests.cases import Case, case, f32, ml, trees
 from tests.cases.contrib import quantized
 
 _GRAMS: dict[str, Any] = {
@@ -121,6 +121,43 @@ def test_a_loop_over_time_is_one_call_of_any_length(case: Case, tmp_path: Path) 
         again = tmp_path / "again.onnx"
         assert "agrees" in onnx2nn.export_onnx(module, again, example_inputs=first)
         assert case.operator in {node.op_type for node in onnx.load(again).graph.node}
+
+
+def _label_by_numbers(model: onnx.ModelProto, name: str) -> None:
+    """Replaces the labels of a classifier, where they are strings, which no exporter writes."""
+    attributes = model.graph.node[0].attribute
+    for attribute in [attribute for attribute in attributes if attribute.name == "classlabels_strings"]:
+        attributes.remove(attribute)
+        attributes.append(helper.make_attribute(name, range(len(attribute.strings))))
+
+
+@pytest.mark.parametrize("case", [case for case in ml.CASES if "prob_a" in case.attributes], ids=str)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_coupled_probabilities_are_one_call(case: Case, outputs: int, tmp_path: Path) -> None:
+    """They are iterated as often as data decide. It travels with the label alone too."""
+    model, feeds = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    _label_by_numbers(model, "classlabels_ints")
+    del model.graph.output[outputs:]
+    module, (x,) = onnx2nn.load(model), feeds.values()
+    first, longer = (torch.from_numpy(x),), (torch.from_numpy(np.concatenate([x, -x])),)
+    for inputs in (first, longer):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, longer)
+    again = tmp_path / "again.onnx"
+    assert "agrees" in onnx2nn.export_onnx(module, again, example_inputs=first)
+    assert [node.op_type for node in onnx.load(again).graph.node] == ["SVMClassifier"]
+
+
+def test_trees_with_votes_for_both_of_two_classes_go_on_to_onnx(tmp_path: Path) -> None:
+    """ONNX Runtime has no Where of booleans."""
+    (case,) = (case for case in trees.CASES if case.note == "votes for both NONE")
+    model, feeds = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+    _label_by_numbers(model, "classlabels_int64s")
+    inputs = tuple(torch.from_numpy(np.asarray(array)) for array in feeds.values())
+    module, again = onnx2nn.load(model), tmp_path / "again.onnx"
+    assert "agrees" in onnx2nn.export_onnx(module, again, example_inputs=inputs)
+    check_same(run_onnxruntime(again.read_bytes(), inputs), run(module, inputs), "exported again")
 
 
 @pytest.mark.parametrize("case", [*LOOPS[:1], case("RoiAlign", f32(2, 3, 9, 9), np.array([[0, 0, 4, 5], [1, 2, 8, 7]],

@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.ml import DOMAIN, POST_TRANSFORMS, floats, labels_of, pick, post_transform_of, rows
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
@@ -122,11 +123,30 @@ def _coupled(F: Any, decisions: Any, prob_a: Sequence[float], prob_b: Sequence[f
     return p
 
 
+def _results_of_classifier(
+    F: Any,
+    X: Any,
+    *,
+    classlabels_ints: Sequence[int] | None = None,
+    prob_a: Sequence[float] | None = None,
+    vectors_per_class: Sequence[int] | None = None,
+    **others: Any,
+) -> Any:
+    if not classlabels_ints:
+        raise NeedsValues("its labels are strings, of which torch has no tensors")
+    classes, count = len(classlabels_ints), X.shape[0] if X.ndim == 2 else 1
+    pairs = classes * (classes - 1) // 2
+    scores = classes if prob_a or classes == 2 or not vectors_per_class else pairs
+    return [([count], F.int64), ([count, scores], F.float32)]
+
+
 @op(
     "SVMClassifier",
     1,
     choices={"kernel_type": _KERNELS, "post_transform": POST_TRANSFORMS},
     domain=DOMAIN,
+    results=_results_of_classifier,
+    custom_op=True,
 )
 def svm_classifier(
     F: Any,
@@ -143,6 +163,7 @@ def svm_classifier(
     rho: Sequence[float] | None = None,
     support_vectors: Sequence[float] | None = None,
     vectors_per_class: Sequence[int] | None = None,
+    _outputs: int = 2,
 ) -> tuple[Any, ...]:
     """The scores are probabilities with `prob_a`, else the decisions of the pairs; for two classes `(-s, s)`.
 
@@ -151,28 +172,36 @@ def svm_classifier(
     second then wins where either score is positive (at least 0.5 where no coefficient is negative).
     """
     labels = labels_of(F, classlabels_ints, classlabels_strings)
-    classes, X, rho = len(labels), rows(X), list(rho or ())
+    X, rho, weights = rows(X), list(rho or ()), floats(F, coefficients or ())
     if not vectors_per_class:
-        scores = F.nn.functional.linear(X, floats(F, coefficients or ()).reshape(classes, -1)) + rho[0]
-        winner = F.argmax(scores, 1)
-        if classes == 2:
-            best = scores.amax(1)
-            sure = best >= 0.5 if min(coefficients or [0.0]) >= 0 else best > 0
-            winner = F.where(sure, 1, winner)
-        return pick(F, labels, winner), post_transform_of(F, scores, post_transform)
-    total = sum(vectors_per_class)
-    vectors = floats(F, support_vectors or ()).reshape(total, -1)
-    kernel = _kernel(F, X, vectors, kernel_type, kernel_params)
-    weights = floats(F, coefficients or ()).reshape(-1, total)
-    decisions = _pairs(F, kernel, weights, vectors_per_class, rho)
-    winner = pick(F, labels, _winners(F, decisions, classes))
-    if prob_a:
-        probabilities = _coupled(F, decisions, prob_a, prob_b or (), classes)
-        return winner, post_transform_of(F, probabilities, post_transform)
-    if classes > 2:
-        return winner, post_transform_of(F, decisions, post_transform)
-    if post_transform == "PROBIT":
+        scores = F.nn.functional.linear(X, weights.reshape(len(labels), -1)) + rho[0]
+        winner = _largest(F, scores, positive=min(coefficients or [0.0]) >= 0)
+        scores = post_transform_of(F, scores, post_transform)
+    else:
+        vectors = floats(F, support_vectors or ()).reshape(sum(vectors_per_class), -1)
+        kernel = _kernel(F, X, vectors, kernel_type, kernel_params)
+        decisions = _pairs(F, kernel, weights.reshape(-1, len(vectors)), vectors_per_class, rho)
+        winner = _winners(F, decisions, len(labels))
+        if prob_a:
+            decisions = _coupled(F, decisions, prob_a, prob_b or (), len(labels))
+        scores = _transformed(F, decisions, post_transform)
+    return (pick(F, labels, winner), scores)[:_outputs]
+
+
+def _largest(F: Any, scores: Any, positive: bool) -> Any:
+    """Returns the class of the largest of the scores `(N, classes)`; `positive`: no coefficient is negative."""
+    if scores.shape[1] != 2:
+        return F.argmax(scores, 1)
+    best = scores.amax(1)
+    return F.where(best >= 0.5 if positive else best > 0, 1, F.argmax(scores, 1))
+
+
+def _transformed(F: Any, scores: Any, transform: str) -> Any:
+    """Returns the scores after `post_transform`; the single decision `s` of two classes gives two columns."""
+    if scores.shape[1] != 1:
+        return post_transform_of(F, scores, transform)
+    if transform == "PROBIT":
         raise OperatorError("post_transform='PROBIT' of a decision between two classes has no defined result.")
-    if post_transform in ("NONE", "LOGISTIC"):
-        return winner, post_transform_of(F, F.cat([-decisions, decisions], 1), post_transform)
-    return winner, F.cat([1 - decisions, decisions], 1)
+    if transform in ("NONE", "LOGISTIC"):
+        return post_transform_of(F, F.cat([-scores, scores], 1), transform)
+    return F.cat([1 - scores, scores], 1)

@@ -385,7 +385,7 @@ def _decide(
         return wins.long(), scores
     wins, scores = _two_classes(F, sums, [voted[0], True], *options)
     single_wins, single_scores = _two_classes(F, sums, [voted[0], False], *options)
-    return F.where(voted[1], wins, single_wins).long(), F.where(voted[1].unsqueeze(1), scores, single_scores)
+    return F.where(voted[1], wins.long(), single_wins.long()), F.where(voted[1].unsqueeze(1), scores, single_scores)
 
 
 @op("TreeEnsembleClassifier", 3, choices={"post_transform": POST_TRANSFORMS}, domain=DOMAIN)
