@@ -141,26 +141,30 @@ def _compare(F: Any, x: Any, split: Any, mode: Any, used: Sequence[int]) -> Any:
 
 
 def _leaves(F: Any, forest: Forest, X: Any) -> Any:
-    """Returns the leaf that each row of `X` reaches in each tree, `(N, trees)`."""
+    """Returns the leaf that each row of `X` reaches in each tree, `(N, trees)`.
+
+    Behind the roots all rows and trees are one dimension: torch looks up a vector in a third of the time.
+    """
     # Every node has two entries, 2 * n and 2 * n + 1, so that the entry plus the condition is the child's position.
-    at = F.from_numpy(forest.roots * 2)
+    at, trees = F.from_numpy(forest.roots * 2), len(forest.roots)
     features, splits = F.from_numpy(forest.features.repeat(2)), F.from_numpy(forest.splits.repeat(2))
     modes, missing = F.from_numpy(forest.modes.repeat(2)), F.from_numpy(forest.missing.repeat(2))
     children = F.from_numpy(forest.children.reshape(-1) * 2)
     levels = forest.levels()
     for depth, level in enumerate(levels):
-        column = features[(at,)]
-        x = X.gather(1, column) if depth else X[:, column]
+        column = F.index_select(features, 0, at)
+        x = X.gather(1, column.reshape(-1, trees)).reshape(-1) if depth else X[:, column]
         used = sorted(set(forest.modes[level].tolist()))
-        mode = modes[(at,)] if len(used) > 1 else None
-        condition = _compare(F, x, splits[(at,)], mode, used)
+        mode = F.index_select(modes, 0, at) if len(used) > 1 else None
+        condition = _compare(F, x, F.index_select(splits, 0, at), mode, used)
         if forest.missing[level].any():
-            condition = condition | (missing[(at,)] & x.isnan())
+            condition = condition | (F.index_select(missing, 0, at) & x.isnan())
         if depth == len(levels) - 1:
             children = F.from_numpy(forest.children.reshape(-1))
-        at = children[(at + condition,)]
-    at = at if levels else F.from_numpy(forest.roots)
-    return at if at.ndim == 2 else F.broadcast_to(at, (X.shape[0], len(forest.roots)))
+        at = F.index_select(children, 0, (at + condition).reshape(-1))
+    if levels:
+        return at.reshape(-1, trees)
+    return F.broadcast_to(F.from_numpy(forest.roots), (X.shape[0], trees))
 
 
 def _leaves_of(forest: Forest, root: int) -> np.ndarray[Any, Any]:
