@@ -255,6 +255,8 @@ def test_shapes_are_completed() -> None:
         resolve_shapes(specs)
     with pytest.raises(InputError, match="does not say the shape"):
         resolve_shapes([InputSpec("x", ir.DataType.FLOAT, None)])
+    with pytest.raises(InputError, match="is not a tensor"):
+        resolve_shapes([InputSpec("x", None, None)])
 
 
 def test_oracle_keeps_a_pad_in_front_of_a_pool() -> None:

@@ -291,7 +291,13 @@ def check_shapes(
     return shapes
 
 
+def _not_a_tensor(spec: InputSpec) -> InputError:
+    return InputError(f"Input {spec.name!r} is not a tensor, so no example can be generated. Give the inputs.")
+
+
 def _complete(spec: InputSpec, sizes: Mapping[str, int], batch: int) -> tuple[int, ...]:
+    if spec.dtype is None and spec.shape is None:
+        raise _not_a_tensor(spec)
     if spec.shape is None:
         raise InputError(
             f"The file does not say the shape of input {spec.name!r}. Give it, such as {spec.name}:1,3,224,224."
@@ -333,7 +339,7 @@ def example_inputs(
 
 def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if spec.dtype is None or spec.dtype == ir.DataType.UNDEFINED:
-        raise InputError(f"Input {spec.name!r} is not a tensor, so no example can be generated. Give the inputs.")
+        raise _not_a_tensor(spec)
     if spec.dtype == ir.DataType.STRING:
         words = np.array(["a", "b", "onnx", "Tensor", ""], dtype=object)
         return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)  # a scalar would be a str
