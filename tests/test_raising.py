@@ -652,6 +652,39 @@ def test_layer_norm_is_over_the_last_dimensions(axes: list[int], raised: bool) -
 
 
 @pytest.mark.parametrize(
+    ("before", "rank"),
+    [
+        ("a = MatMul(x, w)", 3),
+        ("a = MatMul(v, m)", 2),
+        ("a = MatMul(w, w)", 2),
+        ("a = Gemm(w, w)", 2),
+        ("a = Gather(w, ids)", 3),
+        ("squares = ReduceSumSquare<axes = [1]>(x) a = Div(x, squares)", 3),
+        ("a = ReduceMax<axes = [1], keepdims = 0>(x)", 2),
+    ],
+)
+def test_a_normalisation_whose_rank_follows_from_the_operator_before_it(before: str, rank: int) -> None:
+    """tf2onnx counts axes from the front, and its files tell no shapes of what lies between inputs and outputs."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 15]>
+        graph (float[n, 5, 8] x, float[8] v, float[n, 8, 8] m, float[8, 8] w, int64[n, 5] ids) => (float[] y)
+        <float eps = {{1e-6}}> {{
+            {before}
+            square = Mul(a, a)
+            mean = ReduceMean<axes = [{rank - 1}]>(square)
+            sum = Add(mean, eps)
+            root = Sqrt(sum)
+            factor = Reciprocal(root)
+            y = Mul(a, factor)
+        }}""")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"RMSNorm": 1}, "dropped": []}
+    ids = torch.randint(0, 8, (3, 5))
+    inputs = (torch.randn(3, 5, 8), torch.randn(8), torch.randn(3, 8, 8), torch.randn(8, 8), ids)
+    check_against_onnxruntime(model.SerializeToString(), module, inputs)
+
+
+@pytest.mark.parametrize(
     ("shape", "weights", "raised"),
     [
         (["n", "m", 8], (8,), {"LayerNorm": 1}),

@@ -26,6 +26,18 @@ _LARGER_SIZES = tuple(2 * size for size in _SIZES)
 several; and what a Reshape of the file divides into its constants at the first sizes, it divides at these."""
 
 
+def _combined_rank(node: ir.Node, ranks: Sequence[int | None]) -> int | None:
+    """Returns the rank of a product or of what is gathered, from those of the inputs; None for other operators."""
+    match node.op_type, ranks:
+        case "MatMul", [int(a), int(b)]:
+            return max(a, b, 2) - (a == 1) - (b == 1)
+        case "Gather", [int(data), int(indices)]:
+            return data + indices - 1
+        case "Gemm", _:
+            return 2
+    return None
+
+
 class ValueFacts:
     """Answers questions about values from the graph alone, before the import.
 
@@ -216,17 +228,18 @@ class ValueFacts:
             return self.rank(node.inputs[0], depth - 1) if weight is None else len(weight)
         if node.op_type == "Concat" and node.inputs[-1] is not None:
             return self.rank(node.inputs[-1], depth - 1)  # in a DenseNet the last input comes from a convolution
-        if node.op_type in ("Squeeze", "Unsqueeze"):
+        traits = self.table.traits_of(node.op_type)
+        drops = "reduction" in traits and "keepdims" in node.attributes and not node.attributes["keepdims"].as_int()
+        if node.op_type in ("Squeeze", "Unsqueeze") or drops:
             before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
             sign = 1 if node.op_type == "Unsqueeze" else -1
             return None if before is None or not axes else before + sign * len(axes)
-        traits = self.table.traits_of(node.op_type)
-        if "keeps_rank" in traits:
+        if "keeps_rank" in traits or "reduction" in traits:
             return self.rank(node.inputs[0], depth - 1)
+        ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
         if "broadcasting" in traits:
-            ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
             return None if None in ranks else max(rank or 0 for rank in ranks)
-        return None
+        return _combined_rank(node, ranks)
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Returns a value's shape, with a small size for each dynamic dimension; None where its rank is unknown."""
