@@ -661,6 +661,12 @@ def test_layer_norm_is_over_the_last_dimensions(axes: list[int], raised: bool) -
         ("a = Gather(w, ids)", 3),
         ("squares = ReduceSumSquare<axes = [1]>(x) a = Div(x, squares)", 3),
         ("a = ReduceMax<axes = [1], keepdims = 0>(x)", 2),
+        (
+            """sizes = Shape(x) narrow = Cast<to = 6>(sizes) steps = Gather(narrow, front) rest = Gather(narrow, back)
+            product = ReduceProd<keepdims = 1>(rest) joined = Concat<axis = 0>(steps, product)
+            target = Cast<to = 7>(joined) a = Reshape(x, target)""",
+            3,
+        ),
     ],
 )
 def test_a_normalisation_whose_rank_follows_from_the_operator_before_it(before: str, rank: int) -> None:
@@ -668,7 +674,7 @@ def test_a_normalisation_whose_rank_follows_from_the_operator_before_it(before: 
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": 15]>
         graph (float[n, 5, 8] x, float[8] v, float[n, 8, 8] m, float[8, 8] w, int64[n, 5] ids) => (float[] y)
-        <float eps = {{1e-6}}> {{
+        <float eps = {{1e-6}}, int64[2] front = {{0, 1}}, int64[1] back = {{2}}> {{
             {before}
             square = Mul(a, a)
             mean = ReduceMean<axes = [{rank - 1}]>(square)
@@ -682,6 +688,34 @@ def test_a_normalisation_whose_rank_follows_from_the_operator_before_it(before: 
     ids = torch.randint(0, 8, (3, 5))
     inputs = (torch.randn(3, 5, 8), torch.randn(8), torch.randn(3, 8, 8), torch.randn(8, 8), ids)
     check_against_onnxruntime(model.SerializeToString(), module, inputs)
+
+
+def test_layer_norms_one_behind_the_other() -> None:
+    """As tf2onnx writes those of residual blocks: the rank of what reaches a norm follows from nodes far before it."""
+    block = """
+            mean{0} = GlobalAveragePool({1})
+            minus{0} = Neg(mean{0})
+            centred{0} = Sub({1}, mean{0})
+            square{0} = Mul(centred{0}, centred{0})
+            variance{0} = GlobalAveragePool(square{0})
+            sum{0} = Add(variance{0}, eps)
+            root{0} = Sqrt(sum{0})
+            inverse{0} = Reciprocal(root{0})
+            factor{0} = Mul(inverse{0}, w)
+            scaled{0} = Mul({1}, factor{0})
+            shift{0} = Mul(minus{0}, factor{0})
+            offset{0} = Add(shift{0}, b)
+            norm{0} = Add(scaled{0}, offset{0})
+            y{0} = Relu(norm{0})"""
+    blocks = "".join(block.format(i + 1, f"y{i}") for i in range(4))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 15]>
+        graph (float[n, 5, 8] y0) => (float[n, 5, 8] y4) <float eps = {{1e-3}}> {{{blocks}
+        }}""")
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(_random(1, 1, 8)), name) for name in ("w", "b"))
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"LayerNorm": 4}, "dropped": []}
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(3, 5, 8),))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,35 @@ _LARGER_SIZES = tuple(2 * size for size in _SIZES)
 several; and what a Reshape of the file divides into its constants at the first sizes, it divides at these."""
 
 
+_SHORT = 8
+"""Of how many nodes a search for a rank that finds none leaves nothing behind: a longer one may find it."""
+
+
+def _drops_axes(node: ir.Node) -> bool:
+    """Returns whether a reduction drops the axes that it reduces."""
+    return "keepdims" in node.attributes and not node.attributes["keepdims"].as_int()
+
+
+def _is_shape(value: ir.Value | None) -> bool:
+    """Returns whether a value holds the sizes of a tensor, in any type: TensorFlow computes with those in int32."""
+    node = None if value is None else value.producer()
+    while node is not None and node.op_type == "Cast" and node.inputs and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type == "Shape"
+
+
+def _taken_sizes(node: ir.Node, facts: ValueFacts) -> int | None:
+    """Returns how many numbers a Gather takes from the sizes of a tensor, or a reduction makes of these; else None."""
+    source = None if not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
+    of_sizes = source is not None and _is_shape(node.inputs[0])
+    if node.op_type == "Gather" and of_sizes and len(node.inputs) > 1:
+        indices = facts.array(node.inputs[1])
+        return None if indices is None or indices.ndim != 1 else indices.size
+    if source is None or "reduction" not in facts.table.traits_of(node.op_type) or _drops_axes(node):
+        return None
+    return 1 if of_sizes or (source.op_type == "Gather" and _taken_sizes(source, facts)) else None
+
+
 def _combined_rank(node: ir.Node, ranks: Sequence[int | None]) -> int | None:
     """Returns the rank of a product or of what is gathered, from those of the inputs; None for other operators."""
     match node.op_type, ranks:
@@ -36,6 +65,29 @@ def _combined_rank(node: ir.Node, ranks: Sequence[int | None]) -> int | None:
         case "Gemm", _:
             return 2
     return None
+
+
+def _rank_behind(node: ir.Node, facts: ValueFacts, depth: int) -> int | None:
+    """Returns the rank that a node gives its result, from those of its inputs; these follow from `depth` nodes."""
+    first = node.inputs[0] if node.inputs and not node.domain else None
+    if first is None:
+        return None
+    if node.op_type == "Conv":
+        weight = facts.constant_shape(node.inputs[1])
+        return facts.rank(first, depth) if weight is None else len(weight)
+    if node.op_type == "Concat" and node.inputs[-1] is not None:
+        return facts.rank(node.inputs[-1], depth)  # in a DenseNet the last input comes from a convolution
+    traits = facts.table.traits_of(node.op_type)
+    if node.op_type in ("Squeeze", "Unsqueeze") or ("reduction" in traits and _drops_axes(node)):
+        before, axes = facts.rank(first, depth), facts.axes(node)
+        sign = 1 if node.op_type == "Unsqueeze" else -1
+        return None if before is None or not axes else before + sign * len(axes)
+    if "keeps_rank" in traits or "reduction" in traits:
+        return facts.rank(first, depth)
+    ranks = [None if v is None else facts.rank(v, depth) for v in node.inputs]
+    if "broadcasting" in traits:
+        return None if None in ranks else max(rank or 0 for rank in ranks)
+    return _combined_rank(node, ranks)
 
 
 class ValueFacts:
@@ -54,6 +106,7 @@ class ValueFacts:
         self._small = sizes
         self._places: dict[str, int] = {}
         self._constant_expressions: dict[ir.Value, bool] = {}
+        self._ranks: dict[ir.Value, int | None] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
 
     @functools.cached_property
@@ -61,7 +114,7 @@ class ValueFacts:
         """The same facts with another, larger size for each dynamic dimension."""
         other = ValueFacts(self.table, self.F, self.opsets, self.account, _LARGER_SIZES)
         other._places, other._arrays = self._places, self._arrays
-        other._constant_expressions = self._constant_expressions
+        other._constant_expressions, other._ranks = self._constant_expressions, self._ranks
         return other
 
     def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
@@ -130,8 +183,11 @@ class ValueFacts:
 
     def _count(self, node: ir.Node) -> int | None:
         """Returns how many numbers an operation on constants and shapes gives, None for any other."""
-        if node.domain or "broadcasting" not in self.table.traits_of(node.op_type):
+        if node.domain:
             return None
+        taken, traits = _taken_sizes(node, self), self.table.traits_of(node.op_type)
+        if taken is not None or "broadcasting" not in traits:
+            return taken
         sources = [None if value is None else value.producer() for value in node.inputs]
         if not all(source is None or source.op_type in ("Constant", "Shape") for source in sources):
             return None  # a chain, of any length
@@ -212,34 +268,25 @@ class ValueFacts:
         array = self.array(value)
         return array is not None and bool((array == number).all())
 
-    def rank(self, value: ir.Value, depth: int = 8) -> int | None:
+    def rank(self, value: ir.Value, depth: int = 64) -> int | None:
         """Returns the rank of a value, None where it does not follow from at most `depth` nodes before it."""
         if value.shape is not None:
             return len(value.shape)
+        if value not in self._ranks:
+            rank = self._rank_of_result(value, depth)
+            if rank is None and depth <= _SHORT:
+                return None
+            self._ranks[value] = rank
+        return self._ranks[value]
+
+    def _rank_of_result(self, value: ir.Value, depth: int) -> int | None:
+        """Returns the rank of a value of which the graph tells no shape, from the nodes before it."""
         tensor, target, node = tensor_of(value), self._target_shape(value), value.producer()
         if target is not None:
             return len(target)
         if tensor is not None:
             return len(tensor.shape)
-        if node is None or node.domain or not depth or not node.inputs or node.inputs[0] is None:
-            return None
-        if node.op_type == "Conv":
-            weight = self.constant_shape(node.inputs[1])
-            return self.rank(node.inputs[0], depth - 1) if weight is None else len(weight)
-        if node.op_type == "Concat" and node.inputs[-1] is not None:
-            return self.rank(node.inputs[-1], depth - 1)  # in a DenseNet the last input comes from a convolution
-        traits = self.table.traits_of(node.op_type)
-        drops = "reduction" in traits and "keepdims" in node.attributes and not node.attributes["keepdims"].as_int()
-        if node.op_type in ("Squeeze", "Unsqueeze") or drops:
-            before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
-            sign = 1 if node.op_type == "Unsqueeze" else -1
-            return None if before is None or not axes else before + sign * len(axes)
-        if "keeps_rank" in traits or "reduction" in traits:
-            return self.rank(node.inputs[0], depth - 1)
-        ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
-        if "broadcasting" in traits:
-            return None if None in ranks else max(rank or 0 for rank in ranks)
-        return _combined_rank(node, ranks)
+        return None if node is None or not depth else _rank_behind(node, self, depth - 1)
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Returns a value's shape, with a small size for each dynamic dimension; None where its rank is unknown."""
