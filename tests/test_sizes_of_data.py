@@ -389,3 +389,34 @@ def test_a_range_up_to_the_largest_element_goes_onward(way: str, tmp_path: Path)
         onward = torch.export.export(module, (given,), dynamic_shapes=sizes, strict=way == "strict export").module()
     for lengths in (given, other):
         assert torch.equal(onward(lengths), module(lengths))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export's own
+@pytest.mark.parametrize("way", ["compile", "export", "strict export"])
+def test_a_slice_from_where_data_say_goes_onward(way: str) -> None:
+    """As JAX's `dynamic_slice` is written: torch's programs hold no condition on such a start or end."""
+    module = onnx2nn.load(
+        parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            agraph (float[r,5] x, int64[1] start) => (float[m,l] part, float[n,5] rest, float[k,5] before)
+            <int64[1] width = {2}, int64[1] far = {9223372036854775807}, int64[1] zero = {0}> {
+                starts = Concat <axis = 0> (start, start)
+                ends = Add(starts, width)
+                part = Slice(x, starts, ends)
+                rest = Slice(x, start, far, zero)
+                before = Slice(x, zero, start, zero)
+            }"""
+        )
+    )
+    given, sizes = (torch.randn(6, 5), torch.tensor([1])), ({0: torch.export.Dim.DYNAMIC}, None)
+    onward: Callable[..., Any]
+    if way == "compile":
+        torch._dynamo.reset()
+        onward = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+    else:
+        onward = torch.export.export(module, given, dynamic_shapes=sizes, strict=way == "strict export").module()
+    for rows in (6, 3):
+        for start in (0, 1, 4, -1, -3, -9, 7):
+            x, first = torch.randn(rows, 5), torch.tensor([start])
+            for found, expected in zip(onward(x, first), module(x, first), strict=True):
+                assert torch.equal(found, expected), f"{rows} rows from {start} on"

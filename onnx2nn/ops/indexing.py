@@ -328,7 +328,11 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
     parts = [slice(None)] * rank
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):
-        if not fixed(step) or step > 0:
+        if not (fixed(step) and step < 0) and not has_values(F):
+            # torch.compile's integers may be numbers that data decide: no condition may depend on them, and it fails
+            # where one call slices several axes by them.
+            data = data[(slice(None),) * axis + (slice(start, end, step),)]
+        elif not fixed(step) or step > 0:
             parts[axis] = _forward(data, axis, start, end, step)
         else:
             parts[axis] = _backward(start, end, step, data.shape[axis])
