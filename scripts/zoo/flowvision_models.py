@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -24,25 +23,13 @@ BATCH = 2
 CALIBRATION_BATCH = 4
 
 
-def normalise(module: Any, images: Any) -> None:
-    """Gives batch normalization the statistics of images, without which deep networks answer the same to all."""
-    flow = import_oneflow()
-    layers = [layer for layer in module.modules() if isinstance(layer, flow.nn.BatchNorm2d)]
-    for layer in layers:
-        layer.momentum = 1.0
-    if layers:
-        with flow.no_grad():
-            module.train()(images)
-        module.eval()
-
-
 def model(path: Path, name: str) -> runner.Sample:
     """Recipe of a model of flowvision, its batch dynamic."""
     flow = import_oneflow()
     module = oneflow_zoo.create(name)
     size = oneflow_zoo.input_size(name)
     images = np.random.default_rng(1).normal(size=(CALIBRATION_BATCH, 3, size, size)).astype(np.float32)
-    normalise(module, flow.tensor(images))
+    oneflow_zoo.normalise(module, images)
     image = images[:BATCH]
     export(module, image, path, dynamic=True, check=False, input_names=["image"])
     with flow.no_grad():
