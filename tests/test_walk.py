@@ -122,7 +122,7 @@ def _walk(text: str) -> Lines:
     """Returns what wrote the graph of a model."""
     model = ir.from_proto(onnx.parser.parse_model(text))
     state = ImportState(model, plan(model))
-    builder = Lines(state, {("If", 1): _import_if})
+    builder = Lines(state, lambda: {("If", 1): _import_if})
     scope = Scope()
     for value in model.graph.inputs:
         scope[value] = value.name

@@ -223,6 +223,11 @@ def _resized(x: torch.Tensor, size: Sequence[int], *rest: Any) -> int:
 
 _RESIZES = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
 
+def _bags(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *rest: Any) -> int:
+    """Returns the sums, and for each of them its size and the largest indices; for each index its bag."""
+    return offsets.numel() * (2 * table.shape[1] + 1) + indices.numel() + 1
+
+
 _MADE: dict[str, Callable[..., float]] = {
     **dict.fromkeys(map("upsample_{}".format, _RESIZES), _resized),
     **dict.fromkeys(map("_upsample_nearest_exact{}d".format, (1, 2, 3)), _resized),
@@ -234,6 +239,7 @@ _MADE: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"), _pooled),
     **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _sampled),
     "_scaled_dot_product_flash_attention_for_cpu": _attended,
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bags),
     "_cdist_forward": lambda x, y, *rest: x.shape[-2] * y.shape[-2] * _broadcast([x.shape[:-2], y.shape[:-2]]),
     "_fft_c2r": _real_of_spectrum,
     "_fft_r2c": lambda x, *rest: 2 * x.numel(),

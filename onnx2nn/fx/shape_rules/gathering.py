@@ -123,6 +123,7 @@ def _embedding_bag(sizes: Sizes, input: Spec, weight: Spec, *, mode: str = "mean
     bags, rows = _index_shape(input), shape_of(weight, 2)
     if len(bags) != 2 or mode not in ("sum", "mean"):
         raise Uncovered
+    sizes.require(less(0, bags[1]), "bags that have indices")
     return Spec((bags[0], rows[1]), weight.dtype)
 
 
