@@ -210,22 +210,25 @@ def test_wheel_holds_every_module(wheel: list[str]) -> None:
 PAGE = ROOT / "onnx2nn" / "reporting" / "page"
 
 
-def _page_sources() -> set[str]:
-    return {str(path.relative_to(ROOT)) for path in PAGE.rglob("*") if path.is_file()}
+def _data() -> set[str]:
+    """The files of the package that are no modules: tables, and the sources of the page."""
+    files = (path for path in (ROOT / "onnx2nn").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(ROOT)) for path in files if path.suffix != ".py"}
 
 
-def test_wheel_holds_the_sources_of_the_page(wheel: list[str]) -> None:
-    assert "onnx2nn/reporting/page/vendor/dagre.js" in _page_sources() <= set(wheel)
+def test_wheel_holds_the_tables_and_the_sources_of_the_page(wheel: list[str]) -> None:
+    known = {"optable/families.json", "rewrite/rule_sets.json", "reporting/page/vendor/dagre.js"}
+    assert {f"onnx2nn/{name}" for name in known} <= _data() <= set(wheel)
     assert "Permission is hereby granted" in (PAGE / "vendor" / "dagre.js").read_text()
 
 
-def test_source_distribution_holds_every_module_and_the_sources_of_the_page(source: Path) -> None:
+def test_source_distribution_holds_every_module_and_the_data(source: Path) -> None:
     code = "from setuptools.build_meta import build_sdist; print(build_sdist('out'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with tarfile.open(source / "out" / done.stdout.splitlines()[-1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert _page_sources() | {str(path.relative_to(ROOT)) for path in (ROOT / "onnx2nn").rglob("*.py")} <= names
+    assert _data() | {str(path.relative_to(ROOT)) for path in (ROOT / "onnx2nn").rglob("*.py")} <= names
 
 
 def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:

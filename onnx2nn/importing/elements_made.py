@@ -223,6 +223,7 @@ def _resized(x: torch.Tensor, size: Sequence[int], *rest: Any) -> int:
 
 _RESIZES = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
 
+
 def _bags(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *rest: Any) -> int:
     """Returns the sums, and for each of them its size and the largest indices; for each index its bag."""
     return offsets.numel() * (2 * table.shape[1] + 1) + indices.numel() + 1
