@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -57,9 +58,11 @@ def test_a_branch_is_written(domain: str, op: str, tmp_path: Path) -> None:
         d = draw.Draw(random.Random(f"{op} {seed}"))
         model, feeds = draw.model_of(operators.CALLS[domain, op](d), d)
         try:
-            answer(model, feeds)
+            results = answer(model, feeds)
         except NO_CALL:  # ONNX Runtime refuses the operator itself
             continue
+        if any(np.asarray(result).dtype.kind in "OU" for result in results):
+            continue  # labels that are texts, which no program of torch holds
         for value in model.graph.input:  # open dimensions of two inputs are often one and the same, unnamed
             value.CopyFrom(
                 helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, feeds[value.name].shape)
