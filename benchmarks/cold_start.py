@@ -1,6 +1,6 @@
 """Measures the first load and call of a model in fresh processes, beside ONNX Runtime.
 
-    python benchmarks/cold_start.py                       # the voice detector, 20 processes of each
+    python benchmarks/cold_start.py                       # the digits of the examples, 20 processes of each
     python benchmarks/cold_start.py a.onnx --repeats 10
 
 Counted is processor time behind `import torch` (for ONNX Runtime behind `import numpy`): of importing what the load
@@ -19,10 +19,11 @@ import tempfile
 from pathlib import Path
 
 import importers
-import models
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
 
 _PROGRAMS = {
     "onnx2nn": (
@@ -84,10 +85,10 @@ def measure(path: Path, repeats: int) -> Table:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="models; by default the voice detector")
+    parser.add_argument("files", nargs="*", type=Path, help="models; by default the digits of the examples")
     parser.add_argument("--repeats", type=int, default=20, help="processes of each that are counted (default: 20)")
     options = parser.parse_args()
-    for path in options.files or [models.exported("voice_detector", "dynamo")[1]]:
+    for path in options.files or [DIGITS]:
         Console().print(measure(path, options.repeats))
 
 
