@@ -91,7 +91,7 @@ class Table:
         if families is None and (domain, operator) not in self._rows:
             self.complete()  # a row that the index does not know yet, or no row
         for family in families or ():
-            importlib.import_module(f"{_FAMILIES}.{family}")
+            _import_family(family)
         return self._rows.get((domain, operator), [])
 
     def __contains__(self, name: tuple[str, str]) -> bool:
@@ -208,6 +208,11 @@ def _index() -> dict[tuple[str, str], list[str]]:
             domain, _, operator = name.rpartition(".")
             index.setdefault((domain, operator), []).append(family)
     return index
+
+
+@functools.cache  # every look-up of a row asks for it
+def _import_family(family: str) -> None:
+    importlib.import_module(f"{_FAMILIES}.{family}")
 
 
 @functools.cache
