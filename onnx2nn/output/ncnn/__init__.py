@@ -97,10 +97,10 @@ class NcnnModel:
             InputError: there are no files with 8-bit integers.
             VerificationError: ncnn refuses the model or the inputs, or crashes.
         """
-        if int8 and (self.int8_param is None or self.int8_weights is None):
-            raise InputError("The model has no files with 8-bit integers. Give to_ncnn calibration data.")
         files = (self.half_param, self.half_weights) if half else (self.param, self.weights)
-        if self.int8_param is not None and self.int8_weights is not None and int8:
+        if int8:
+            if self.int8_param is None or self.int8_weights is None:
+                raise InputError("The model has no files with 8-bit integers. Give to_ncnn calibration data.")
             files = self.int8_param, self.int8_weights
         shapes = [self.output_shapes] * len(samples)
         return _run(*files, samples, (self.input_axes, self.output_axes), shapes, half or int8)
@@ -303,7 +303,7 @@ def _write_integers(
     from onnx2nn.output.ncnn import integers, model_files
 
     layers = model_files.read(param, weights)
-    watched = list(dict.fromkeys(layer.inputs[0] for layer in integers.measured(layers)))
+    watched = list(dict.fromkeys(layer.inputs[0] for layer in layers if integers.is_measured(layer)))
     if not watched and not any(map(integers.is_product, layers)):
         raise NcnnError("No layer computes with 8-bit integers", ["the model has no convolution and no linear layer"])
     job = {"watched": watched, "bins": integers.BINS}

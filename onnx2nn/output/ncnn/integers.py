@@ -28,9 +28,9 @@ _SCALES = {"Convolution": 2, "ConvolutionDepthWise": 1, "InnerProduct": 2}
 """Layer type → parameter 8 for scales by output channel, or by group, and one of the input."""
 
 
-def measured(layers: Sequence[Layer]) -> list[Layer]:
-    """Returns the layers that compute with integers by a scale of their input; their weights are in the file."""
-    return [layer for layer in layers if layer.kind in _SCALES and layer.weights]
+def is_measured(layer: Layer) -> bool:
+    """Returns whether a layer computes with integers by a scale of its input; its weights are in the file."""
+    return layer.kind in _SCALES and bool(layer.weights)
 
 
 def is_product(layer: Layer) -> bool:
@@ -64,12 +64,14 @@ def with_integers(layers: Sequence[Layer], thresholds: Mapping[str, float]) -> l
         layers: of the model.
         thresholds: the largest magnitude of values by name, see `threshold`; of no layer where it is 0.
     """
-    chosen = {id(layer): thresholds.get(layer.inputs[0], 0) for layer in measured(layers)}
-    result = []
-    for layer in layers:
-        largest = chosen.get(id(layer), 0)
-        result.append(_product(layer) if is_product(layer) else _quantised(layer, largest) if largest > 0 else layer)
-    return result
+
+    def converted(layer: Layer) -> Layer:
+        if is_product(layer):
+            return _product(layer)
+        largest = thresholds.get(layer.inputs[0], 0) if is_measured(layer) else 0
+        return _quantised(layer, largest) if largest > 0 else layer
+
+    return list(map(converted, layers))
 
 
 def _quantised(layer: Layer, largest: float) -> Layer:
