@@ -4,8 +4,9 @@
     python scripts/tables.py --check  # changes nothing, fails where something would change
     python scripts/tables.py --all    # asks torch.export of every case again, which takes minutes
 
-Written are `measured.json` and `families.json` of onnx2nn/optable, onnx2nn/rewrite/rule_sets.json, docs/conformance.md,
-`scripts/conformance_results/edges.json` and tests/reviewed_revisions.txt. tests/test_tables.py does the work, as the
+Written are `measured.json` and `families.json` of onnx2nn/optable, onnx2nn/rewrite/rule_sets.json,
+onnx2nn/fx/shape_rules/functions.json, docs/conformance.md, `scripts/conformance_results/edges.json` and
+tests/reviewed_revisions.txt. tests/test_tables.py does the work, as the
 tests compare the same texts. What `--check` and the fast tests leave alone is torch.export of operators that are in the
 table with as many cases as they have; the slow tests ask it again.
 """

@@ -140,3 +140,27 @@ def test_the_index_of_families_may_lack_an_operator() -> None:
 def test_families_of_onnx_runtime_have_its_operators_alone() -> None:
     rows = [row for row in TABLE if row.body.__module__.startswith("onnx2nn.ops.contrib.")]
     assert rows and all(row.domain.startswith("com.microsoft") for row in rows)
+
+
+def test_a_module_of_shape_rules_is_imported_at_the_first_question_about_its_functions() -> None:
+    model = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+    code = (
+        "import sys, torch, onnx2nn; onnx2nn.load(sys.argv[1]); "
+        "imported = lambda name: 'onnx2nn.fx.shape_rules.' + name in sys.modules; "
+        "print(*map(imported, ('products', 'spectra', 'scans'))); "
+        "from onnx2nn.fx.shape_rules import RULES; "
+        "print(RULES.of(torch.fft.fft) is not None, *map(imported, ('spectra', 'scans'))); "
+        "print(torch.cumsum in set(RULES))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["True False False", "True True False", "True"], done.stdout + done.stderr
+
+
+def test_the_index_of_shape_rules_may_lack_a_function() -> None:
+    code = (
+        "import torch; from onnx2nn.fx.shape_rules import RULES, rule; known = rule._index(); "
+        "rule._index = lambda: {name: known[name] for name in known if name != 'cumsum'}; "
+        "print(RULES.of(torch.cumsum).__module__, RULES.of(torch.save))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["onnx2nn.fx.shape_rules.scans", "None"], done.stdout + done.stderr

@@ -217,7 +217,8 @@ def _data() -> set[str]:
 
 
 def test_wheel_holds_the_tables_and_the_sources_of_the_page(wheel: list[str]) -> None:
-    known = {"optable/families.json", "rewrite/rule_sets.json", "reporting/page/vendor/dagre.js"}
+    indexes = {"optable/families.json", "rewrite/rule_sets.json", "fx/shape_rules/functions.json"}
+    known = {*indexes, "reporting/page/vendor/dagre.js"}
     assert {f"onnx2nn/{name}" for name in known} <= _data() <= set(wheel)
     assert "Permission is hereby granted" in (PAGE / "vendor" / "dagre.js").read_text()
 

@@ -27,6 +27,7 @@ from scripts import (
     language_models,
     measured,
     rule_sets,
+    shape_rules,
     transfer_table,
 )
 from scripts.conversions import page, store
@@ -89,6 +90,10 @@ def test_families_by_operator(writing: bool) -> None:
 
 def test_what_sets_of_rules_need(writing: bool) -> None:
     settle_text(rule_sets.STORED, rule_sets.text(), writing)
+
+
+def test_modules_of_shape_rules(writing: bool) -> None:
+    settle_text(shape_rules.STORED, shape_rules.text(), writing)
 
 
 @of_pinned_versions

@@ -8,9 +8,13 @@ instead.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
+import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator, MutableMapping
+from importlib import resources
 from typing import Any, TypeVar
 
 from onnx2nn.fx.values.spec import Spec
@@ -23,8 +27,89 @@ Result = Spec | tuple[Any, ...]
 Rule = Callable[..., Result]
 R = TypeVar("R", bound=Rule)
 
-RULES: dict[Any, Callable[..., Result | None]] = {}
-"""The registered rules, by function or name of a tensor method; they return None for calls that are not covered."""
+Covering = Callable[..., Result | None]
+"""A registered rule; it returns None for calls that are not covered."""
+
+_PACKAGE = "onnx2nn.fx.shape_rules"
+
+
+class Rules(MutableMapping[Any, Covering]):
+    """The registered rules, by function or name of a tensor method.
+
+    The modules that may have the rule of a function are imported at the first question about it; who iterates gets all
+    rules.
+    """
+
+    def __init__(self) -> None:
+        self._registered: dict[Any, Covering] = {}
+
+    def of(self, target: Any) -> Covering | None:
+        """Returns the rule of a function or of a method by its name, None where there is none."""
+        found = self._registered.get(target)
+        if found is None:
+            import_rules(_index().get(name_of(target)))
+            found = self._registered.get(target)
+        return found
+
+    def add(self, target: Any, covering: Covering) -> None:
+        """Adds the rule of a function, or of a method by its name.
+
+        Raises:
+            ValueError: it has a rule already.
+        """
+        if target in self._registered:
+            raise ValueError(f"{target!r} has a shape rule already")
+        self._registered[target] = covering
+
+    def __getitem__(self, target: Any) -> Covering:
+        found = self.of(target)
+        if found is None:
+            raise KeyError(target)
+        return found
+
+    def __setitem__(self, target: Any, covering: Covering) -> None:
+        self._registered[target] = covering
+
+    def __delitem__(self, target: Any) -> None:
+        del self._registered[target]
+
+    def __iter__(self) -> Iterator[Any]:
+        import_rules(None)
+        return iter(self._registered)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+RULES = Rules()
+
+
+def name_of(target: Any) -> str:
+    """Returns the name of a function, or the name of a method that it is itself; several functions may have one."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+@functools.cache
+def _index() -> dict[str, tuple[str, ...]]:
+    """Returns what `functions.json` has: the modules with rules of functions of a name, by the name.
+
+    scripts/tables.py writes the file.
+    """
+    text = resources.files(_PACKAGE).joinpath("functions.json").read_text(encoding="utf-8")
+    found: dict[str, tuple[str, ...]] = {}
+    for module, names in json.loads(text).items():
+        for name in names:
+            found[name] = (*found.get(name, ()), module)
+    return found
+
+
+@functools.cache
+def import_rules(modules: tuple[str, ...] | None) -> None:
+    """Imports some modules of rules; all, where it is None: a rule that the index does not know yet, or no rule."""
+    if modules is None:
+        modules = tuple(module.name for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__))
+    for module in modules:
+        importlib.import_module(f"{_PACKAGE}.{module}")
 
 
 class Uncovered(Exception):
@@ -76,7 +161,7 @@ def rule(*targets: Any) -> Callable[[R], R]:
     """
 
     def register(function: R) -> R:
-        @wraps(function)
+        @functools.wraps(function)
         def covering(*args: Any, **kwargs: Any) -> Result | None:
             try:
                 return function(*args, **kwargs)
@@ -89,9 +174,7 @@ def rule(*targets: Any) -> Callable[[R], R]:
                 raise
 
         for target in targets:
-            if target in RULES:
-                raise ValueError(f"{target!r} has a shape rule already")
-            RULES[target] = covering
+            RULES.add(target, covering)
         return function
 
     return register

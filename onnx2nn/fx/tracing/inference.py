@@ -55,7 +55,7 @@ class Inference:
         if known is None:
             if target in _COUNTED_BY_FLOATS and any(isinstance(leaf, Ratio) for leaf in leaves((args, kwargs))):
                 raise TraceError("a length that floats computed from sizes decide")
-            rule = RULES.get(target)
+            rule = RULES.of(target)
             specs = None
             if rule is not None:
                 named = {name: self._form(value) for name, value in kwargs.items() if name != "device"}
