@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -18,8 +17,7 @@ Dynamic = Mapping[str, Mapping[int, str]]
 """Input name → axis → name of the dimension."""
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
+class Target(NamedTuple):
     """A framework.
 
     Attributes:

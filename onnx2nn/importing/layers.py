@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(NamedTuple):
     """The description of a layer that is not built yet.
 
     Attributes:
@@ -34,11 +33,10 @@ class Layer:
     inputs: tuple[Any, ...]
     structure: Any = None
     index_limit: int | None = None
-    keywords: dict[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = types.MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)
-class Framework:
+class Framework(NamedTuple):
     """The differences between the layers of the frameworks.
 
     Attributes:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, eq=False)
-class MachineCode:
+class MachineCode(NamedTuple):
     """What a program of machine code has.
 
     Attributes:

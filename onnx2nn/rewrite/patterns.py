@@ -25,9 +25,10 @@ import ast
 import dataclasses
 import functools
 import math
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -42,8 +43,7 @@ _COMMUTATIVE_OPS = frozenset({"add_n", "broadcast_add", "broadcast_mul"})
 """Ops of OneFlow."""
 
 
-@dataclass(frozen=True)
-class Var:
+class Var(NamedTuple):
     """Matches any value, and the same value wherever `name` occurs.
 
     Attributes:
@@ -55,8 +55,7 @@ class Var:
     constant: bool = False
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """Matches a constant of one element whose value is `value`."""
 
     value: float
@@ -74,8 +73,7 @@ class Either:
         return frozenset.intersection(*map(required_operators, self.patterns))
 
 
-@dataclass(frozen=True, eq=False)
-class Notation:
+class Notation(NamedTuple):
     """The operators of the signs in the notation.
 
     Attributes:
@@ -85,7 +83,7 @@ class Notation:
     """
 
     tensors: Mapping[str, str]
-    numbers: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = types.MappingProxyType({})
     negation: str = "Neg"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,8 +20,7 @@ REPLACEMENT_OPSET = 28
 """The ai.onnx opset version of replacement nodes. It does not depend on the model's opset imports."""
 
 
-@dataclass(frozen=True, eq=False)
-class NewNode:
+class NewNode(NamedTuple):
     """A node of a replacement, before it is inserted into the graph.
 
     Attributes:
@@ -31,7 +31,7 @@ class NewNode:
 
     operator: str
     inputs: tuple[ir.Value | NewNode | np.ndarray[Any, Any] | None, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = types.MappingProxyType({})
 
 
 Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
@@ -74,8 +74,7 @@ class Rule:
         return required_operators(self.pattern)
 
 
-@dataclass(frozen=True, eq=False)
-class Replacement:
+class Replacement(NamedTuple):
     """A replacement for some nodes of a graph.
 
     Attributes:
@@ -98,4 +97,4 @@ class Replacement:
     sample: Mapping[ir.Value, Any]
     rounds: bool = False
     larger: Mapping[ir.Value, Any] | None = None
-    repeats: Mapping[str, int] = field(default_factory=dict)
+    repeats: Mapping[str, int] = types.MappingProxyType({})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,8 +18,7 @@ from onnx2nn.importing.layers import Framework, Layers
 from onnx2nn.layers import Conv1D
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(NamedTuple):
     """The description of a layer that is not built yet.
 
     Attributes:
@@ -36,7 +35,7 @@ class Layer:
     state: dict[str, torch.Tensor | None]
     inputs: tuple[Any, ...]
     structure: Any = None
-    keywords: dict[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = types.MappingProxyType({})
 
     def build(self) -> nn.Module:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""

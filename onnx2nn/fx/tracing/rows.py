@@ -6,7 +6,6 @@ and exporters write both.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ class Rows:
             source = self._tracer.call("call_method", "reshape", (source, *sizes[:-1], layer.config["nx"]), {})
             known = _shape(source)
         spec = Spec((*known[:-1], layer.config["nf"]), specs.dtype)
-        return dataclasses.replace(layer, inputs=(source,)), spec
+        return layer._replace(inputs=(source,)), spec
 
 
 def _shape(tensor: Tensor) -> tuple[Any, ...]:

@@ -150,7 +150,7 @@ class Tracer:
         if kind == "call_method" and (joined := self.rows.joined(target, args, specs)) is not None:
             layer, specs = joined
         if layer is not None:
-            node = self.record("call_module", self.held.add_layer(layer), layer.inputs, layer.keywords)
+            node = self.record("call_module", self.held.add_layer(layer), layer.inputs, dict(layer.keywords))
             if layer.structure is None:
                 result = self.wrap(node, specs)
                 self.rows.note_layer(layer, result)

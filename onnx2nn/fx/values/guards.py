@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx2nn import functional
 from onnx2nn.fx.shape_rules.rule import Sizes
@@ -41,8 +40,7 @@ Choices = Mapping[str, bool]
 """The truths of undecided conditions, by their text; others are proposed by sample sizes."""
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A condition that the program relies on.
 
     Attributes:
@@ -190,7 +188,7 @@ class Guards(Sizes):
             inner.found.remove(guard)
             condition = disjunction((negation(chosen), guard.condition))
             assert isinstance(condition, Condition)
-            self.found.append(replace(guard, condition=condition))
+            self.found.append(guard._replace(condition=condition))
 
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
@@ -231,7 +229,7 @@ class Guards(Sizes):
         condition = equal(of_symbol(own), size)
         if isinstance(condition, Condition):
             guard = Guard(condition, "the file gives the dimensions one name") if known is None else known
-            self.found.append(replace(guard, condition=condition))
+            self.found.append(guard._replace(condition=condition))
 
     def limit(self, condition: Truth) -> None:
         """Makes sure that float arithmetic is exact, by a limit on dimensions where it must.
@@ -317,7 +315,7 @@ class Guards(Sizes):
     def record(self) -> None:
         """Records the checks of all guards, in front of everything else that the program computes."""
         if self._outer is not None:
-            self._outer.later += [replace(guard, at_entry=False) for guard in self.listed()]
+            self._outer.later += [guard._replace(at_entry=False) for guard in self.listed()]
         guards = [*self.found, *self.limits.values()]
         symbols = {symbol for guard in guards for symbol in guard.condition.symbols}
         if not symbols:
@@ -336,7 +334,7 @@ class Guards(Sizes):
 
     def check_now(self, guard: Guard) -> None:
         """Records a check where nodes are recorded now."""
-        self.later.append(replace(guard, at_entry=False))
+        self.later.append(guard._replace(at_entry=False))
         _check(self._tracer, guard)
 
 
