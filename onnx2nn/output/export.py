@@ -295,7 +295,7 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     from onnx2nn.fx.blocks.flattening import flattened
-    from onnx2nn.fx.exporting.exportable import for_exporter
+    from onnx2nn.fx.exporting.exported_program import for_exporter
     from onnx2nn.fx.modules.module_tree import container
 
     copied = fx.GraphModule(module, for_exporter(module, flattened(module).graph))

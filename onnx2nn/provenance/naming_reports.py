@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx2nn.errors import InputError, shown_name
 from onnx2nn.provenance.author import Author
@@ -52,8 +51,7 @@ def _why_missing(author: Author, key: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class NamingReport:
+class NamingReport(NamedTuple):
     """Which keys of the author's state_dict a module has, and where they were found.
 
     Attributes:

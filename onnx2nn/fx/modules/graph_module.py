@@ -14,7 +14,6 @@ from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.blocks.program import Program
 from onnx2nn.fx.constants import identity_of, memory_of
 from onnx2nn.fx.modules.failed_nodes import named
-from onnx2nn.fx.modules.float_type import constants, float_type, follow
 from onnx2nn.fx.modules.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.fx.values.failed_sizes import failed_sizes
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
@@ -79,6 +78,8 @@ class ImportedModule(SharedProgram):
         """Converts all parameters and buffers; casts of the program follow the type of the weights."""
         if "onnx2nn" not in self.meta or "signature" not in self.meta["onnx2nn"]:
             return super()._apply(fn, recurse)
+        from onnx2nn.fx.modules.float_type import constants, float_type, follow  # here: few modules change their type
+
         before = float_type(self)
         after = fn(torch.empty(0, dtype=before)).dtype
         kept = {} if after == before else constants(self)

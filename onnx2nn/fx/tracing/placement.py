@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tracing.layers import Layer
@@ -22,10 +20,9 @@ from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.exporter_metadata import SCOPES, call_name, padding_index, place_of, source_of
-from onnx2nn.searches import SEARCHES
 
-_OF_GRAPHS: tuple[Callable[..., Any], ...] = (*CONTROL_FLOW, *SEARCHES)
-"""The modules that run the graphs of a node."""
+_OF_GRAPHS = frozenset({"onnx2nn.control_flow", "onnx2nn.searches"})
+"""Where the modules that run the graphs of a node are defined."""
 
 
 class NamedPlacement:
@@ -131,7 +128,7 @@ class NamedPlacement:
         if place is None or not place.path:
             return module_path(node)
         path = split_path(place.path)
-        named = any(place.kind == f"{kind.__module__}.{kind.__name__}" for kind in _OF_GRAPHS)
+        named = place.kind.rpartition(".")[0] in _OF_GRAPHS
         return path if named else [*path, *split_path(without_call_number(call_name(node)))]
 
     def caller(self) -> str | None:
