@@ -76,6 +76,13 @@ def test_refused(case: Case, reason: str) -> None:
         onnx2nn.load(model)
 
 
+def test_operators_of_onnxruntime_extensions_are_named_so() -> None:
+    graph = parser.parse_graph("g (string[n] x) => (string[n] y) { y = ai.onnx.contrib.StringUpper (x) }")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.contrib", 1)]
+    with pytest.raises(UnsupportedModelError, match=r"StringUpper.*package onnxruntime-extensions.*onnx2nn\.register"):
+        onnx2nn.load(helper.make_model(graph, opset_imports=opsets))
+
+
 @pytest.mark.parametrize("names", ["starts and ends", "axes"])
 def test_numbers_for_vectors_of_a_slice(names: str) -> None:
     one = "" if names == "axes" else "[1]"

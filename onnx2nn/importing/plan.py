@@ -22,6 +22,9 @@ from onnx2nn.provenance.author import Author
 ADVICE = "Register a body for it with onnx2nn.register(...)."
 
 
+_PACKAGES = dict.fromkeys(("ai.onnx.contrib", "com.microsoft.extensions"), "onnxruntime-extensions")
+"""The packages that bring operators of a domain, by the domain."""
+
 LIST, DICTIONARY = "it is a list of modules", "it is a dictionary of modules"
 HOLDERS = frozenset({LIST, DICTIONARY})
 """Why a container that is called by nobody is no fault."""
@@ -210,7 +213,9 @@ class Plan:
         revisions = self.table.revisions(node.domain, node.op_type)
         if revisions:
             return f"known from opset {revisions[0].since} on, the model uses opset {version}."
-        return f"there is no such operator in the op table. {ADVICE}"
+        package = _PACKAGES.get(node.domain)
+        origin = f": it is one of the package {package}, whose code ONNX Runtime loads" if package else ""
+        return f"there is no such operator in the op table{origin}. {ADVICE}"
 
     def _declared_types(self, node: ir.Node) -> list[TypeOf]:
         return [UNKNOWN_TYPE if value is None else self.type_of(value) for value in node.inputs]
