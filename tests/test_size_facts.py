@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -110,6 +111,16 @@ def _assumed(assumptions: list[Tree], intervals: Any) -> tuple[list[Symbol], Fac
     return symbols, facts, points
 
 
+_TERMS = st.one_of(
+    st.sampled_from([("symbol", 0), ("symbol", 1)]),
+    st.tuples(st.just("*"), st.integers(1, 4).map(lambda factor: ("int", factor)), st.just(("symbol", 0))),
+    _CONSTANTS,
+)
+_EXTREMES = st.tuples(st.sampled_from(["min", "max"]), st.lists(_TERMS, min_size=3, max_size=5)).map(
+    lambda drawn: functools.reduce(lambda tree, term: (drawn[0], tree, term), drawn[1])
+)
+"""Minima and maxima of more than two numbers, several of which one bound of a symbol may decide."""
+
 _decided = {True: 0, False: 0, None: 0}
 
 
@@ -148,6 +159,16 @@ def test_what_is_decided_holds_where_the_assumptions_do() -> None:
 def test_bounds_and_settled_numbers_hold_where_the_assumptions_do(
     tree: Tree, assumptions: list[Tree], intervals: Any
 ) -> None:
+    _check_settled(tree, assumptions, intervals)
+
+
+@RULES
+@given(_EXTREMES, st.tuples(st.just("<="), _CONSTANTS, st.just(("symbol", 0))), _INTERVALS)
+def test_settled_extremes_hold_where_the_assumption_does(tree: Tree, assumption: Tree, intervals: Any) -> None:
+    _check_settled(tree, [assumption], intervals)
+
+
+def _check_settled(tree: Tree, assumptions: list[Tree], intervals: Any) -> None:
     symbols, facts, points = _assumed(assumptions, intervals)
     try:
         number = built(tree, symbols)

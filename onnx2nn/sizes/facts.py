@@ -320,11 +320,14 @@ def _is_floored(dividend: Interval, divisor: Interval) -> bool:
 def _unbeaten(kind: str, numbers: Sequence[Number], bounds: Callable[[Number], Interval]) -> list[Number]:
     """Returns the numbers of a minimum or maximum but those that by their bounds are not it, or not it alone."""
     kept = list(numbers)
+
+    def beats(other: Number, number: Number) -> bool:
+        least, most = bounds(subtract(other, number))
+        return (least is not None and least >= 0) if kind == "max" else (most is not None and most <= 0)
+
     for number in numbers:
-        for other in [other for other in kept if other is not number and number in kept]:
-            least, most = bounds(subtract(other, number))
-            if (least is not None and least >= 0) if kind == "max" else (most is not None and most <= 0):
-                kept.remove(number)
+        if any(beats(other, number) for other in kept if other is not number):
+            kept.remove(number)
     return kept
 
 
