@@ -537,6 +537,29 @@ def test_rows_of_nothing_are_padded(mode: str) -> None:
     assert onnx2nn.load(model)(torch.ones(4, 2, 3)).shape == (4, 0, 6)
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_and_sizes_of_any_number(mode: str) -> None:
+    """Also where pads crop more than an axis has, as long as ONNX Runtime answers."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[m, k, n] x, int64[6] pads) => (float[a, b, c] y) {{ y = Pad <mode = "{mode}"> (x, pads) }}""")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    module, random, answered = onnx2nn.load(model), np.random.default_rng(0), 0
+    for _ in range(3000):
+        x = random.random(random.integers(0, 4, 3), np.float32)
+        pads = random.integers(-3, 3, 6)
+        try:
+            (expected,) = session.run(None, {"x": x, "pads": pads})
+        except Exception as error:  # its classes have no base of their own; the text says that it is the Pad's refusal
+            assert "Pad" in str(error) or "pad" in str(error)
+            continue
+        answered += 1
+        found = module(torch.tensor(x), torch.tensor(pads))
+        check_same([found], [torch.tensor(expected)], f"{x.shape} padded by {pads}")
+    assert answered >= 70
+
+
 def test_a_size_marks_its_place() -> None:
     """Which element differs is a choice by size, not one that the import makes."""
     model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> 

@@ -191,7 +191,11 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     """Negative pads crop. Where torch's pad does not take a mode, elements are gathered by computed indices."""
     if mode not in _MODES:
         raise OperatorError(f"mode={mode!r} is none of {', '.join(_MODES)}.")
-    first, pairs, last = _apart(data.shape, _by_axis(data.ndim, pads, axes), mode)
+    pairs = _by_axis(data.ndim, pads, axes)
+    sizes = [size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)]
+    if mode != "constant" and all(map(fixed, (*data.shape, *sizes))) and 0 == math.prod(data.shape) == math.prod(sizes):
+        return data.reshape(sizes)  # nothing is read, however much the pads crop
+    first, pairs, last = _apart(data.shape, pairs, mode)
     data = _crop(data, first)
     padded = [axis for axis, pair in enumerate(pairs) if any(not (fixed(p) and p == 0) for p in pair)]
     if not padded:
