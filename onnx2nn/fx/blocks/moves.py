@@ -200,7 +200,7 @@ def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
         path, mask = program.scope[node], 0
         for used in node.all_input_nodes:
             mask |= found[used]
-        if node.op == "call_module" or (node.op == "get_attr" and str(node.target) in program.persistent):
+        if node.op == "call_module" or (node.op == "get_attr" and program.persistent.get(str(node.target))):
             if path not in around:
                 prefixes = (path[:end] for end in range(len(path) + 1))
                 around[path] = sum(bits.setdefault(prefix, 1 << len(bits)) for prefix in prefixes)

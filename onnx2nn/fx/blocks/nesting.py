@@ -22,13 +22,13 @@ from onnx2nn.fx.blocks.scopes import (
     called_from_elsewhere,
     complete_scopes,
     declared_classes,
-    declared_scope,
+    declared_scopes,
     is_attribute,
-    is_of_torch,
     path_of,
+    scopes_of_torch,
 )
 from onnx2nn.fx.blocks.value_hints import annotation, argument_name, class_name_of
-from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
+from onnx2nn.fx.blocks.weightless import FUNCTIONS, add_scopes, make_modules, remove_empty
 from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, members_of, order_children, remove
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.values.spec import Spec
@@ -61,17 +61,19 @@ def nest(
         do not see, they are in `entered`, by path. With `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    noted = complete_scopes(module, module.graph)
-    declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
-    named = noted or _named(path for node, path in declared.items() if path and is_of_torch(node))
+    program, notes = Scoped(module, module.graph, specs, nameless=nameless), dict[str, Any]()
+    complete_scopes(program)
+    declared = declared_scopes(program)
+    of_torch = scopes_of_torch(program, declared)
+    named = program.noted or _named(of_torch.values())
     elsewhere = called_from_elsewhere(module, declared)
     callers = {node: declared[node] or () for node in elsewhere}
-    declared |= elsewhere
-    of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
-    make_modules(module, of_torch, noted, specs)
-    added = add_scopes(module, of_torch, noted)
-    called = noted | {path for node, path in of_torch.items() if node.op in ("call_function", "call_method")}
-    program = Scoped(module, module.graph, specs, nameless=nameless, noted=noted, called=called)
+    if elsewhere:
+        declared |= elsewhere
+        of_torch = scopes_of_torch(program, declared)
+    make_modules(module, of_torch, program.noted, specs)
+    added = add_scopes(module, of_torch, program.noted)
+    program.called = program.noted | {path for node, path in of_torch.items() if node.op in FUNCTIONS}
     if own is not None:
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed
@@ -411,7 +413,7 @@ class _Body:
         holder, root = self.program.module(self.region.path), self.program.root
         if key in self.nesting.moved:  # by the first call of a container, of which this one is dissolved
             return self._inside(self.nesting.moved[key])
-        if key in self.program.persistent:
+        if self.program.persistent[key]:
             name = self._free_name(holder, path[-1])
             tensor = getattr(root.get_submodule(".".join(path[:-1])), path[-1])
             if isinstance(tensor, nn.Parameter):

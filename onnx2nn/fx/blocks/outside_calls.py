@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from torch import fx
 
 from onnx2nn.fx.blocks.repeats import MARK
-from onnx2nn.fx.blocks.scopes import Scoped, noted_modules, path_of
+from onnx2nn.fx.blocks.scopes import Modules, Scoped, is_named, path_of
 from onnx2nn.ground.naming import DEEPEST, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
 
@@ -23,41 +23,37 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
         program: its `scope` is changed, and its `containers` get the new paths.
         declared: the modules of calls.
     """
+    noted = {modules: nodes for modules, nodes in program.calls.items() if is_named(modules)}
+    known = {node for nodes in noted.values() for node in nodes}
+    older = {node: scopes for node in program.graph.nodes if node not in known and (scopes := _scopes(node))}
+    called = {path for modules in {*noted, *older.values()} for path in modules}  # some time
     found: dict[fx.Node, Set[Path]] = {}
-    for node in program.graph.nodes:
-        if program.scope.get(node) and (passed := _passed(node, declared.get(node), program.containers)):
+    for modules, nodes in noted.items():
+        if passed := _left_out(modules) & called:
+            for node in nodes:
+                place = _place(node, declared)
+                if modules[-1] in (place, place[:-1]):  # no weight that is somewhere else
+                    found[node] = passed
+    for node, scopes in older.items():
+        place = _place(node, declared)
+        running = _running(scopes, place, program.containers)
+        if running and (passed := ({place[:end] for end in range(1, len(place))} - running) & called):
             found[node] = passed
-    called = _called(program.graph) if found else frozenset()
     for node, passed in found.items():
-        if not (around := passed & called):
-            continue
-        path = program.scope[node]
-        marked = tuple(f"{step}{MARK}outside" if path[:end] in around else step for end, step in enumerate(path, 1))
+        path = program.scope.get(node, ())
+        marked = tuple(f"{step}{MARK}outside" if path[:end] in passed else step for end, step in enumerate(path, 1))
         if marked != path:
             program.scope[node] = marked
             program.containers |= {marked[:end] for end in range(1, len(marked) + 1)}
 
 
-def _passed(node: fx.Node, declared: Path | None, containers: Set[Path]) -> Set[Path]:
-    """Returns the paths of the modules around a call that are not among those that run then, as the file notes them.
-
-    Args:
-        node: the call.
-        declared: the module that the file declares for it.
-        containers: all modules that hold others or weights.
-    """
-    place = path_of(node.target) if node.op == "call_module" else declared or ()
-    noted = noted_modules(node)
-    if noted:
-        if noted[-1] not in (place, place[:-1]):
-            return frozenset()  # a weight that is somewhere else
-        return _left_out(noted)
-    running = _running(_scopes(node), place, containers)
-    return {place[:end] for end in range(1, len(place))} - running if running else set()
+def _place(node: fx.Node, declared: Mapping[fx.Node, Path | None]) -> Path:
+    """Returns the path of the module that a call is, or in which it is."""
+    return path_of(node.target) if node.op == "call_module" else declared.get(node) or ()
 
 
 @functools.lru_cache(1 << 12)
-def _left_out(noted: tuple[Path, ...]) -> Set[Path]:
+def _left_out(noted: Modules) -> Set[Path]:
     """Returns the paths around the last of some modules, each of which calls the next, that are not among them."""
     place = noted[-1]
     return frozenset(place[:end] for end in range(1, len(place))).difference(noted)
@@ -93,12 +89,7 @@ def _is_call(step: str, name: str) -> bool:
     return name in (step, without_call_number(step))
 
 
-def _called(graph: fx.Graph) -> Set[Path]:
-    """Returns the paths of all modules that run some time."""
-    return {path for scopes in {noted_modules(node) or _scopes(node) for node in graph.nodes} for path in scopes}
-
-
-def _scopes(node: fx.Node) -> tuple[Path, ...]:
+def _scopes(node: fx.Node) -> Modules:
     """Returns the modules around a call, the outermost first, as torch's older exporter writes them in its name."""
     name: str = node.meta.get("onnx", ("", "", ""))[2]
     return _split(name.rpartition("/")[0]) if name.startswith("/") else ()

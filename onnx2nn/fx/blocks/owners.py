@@ -64,8 +64,7 @@ class _Owners:
         self.unknown: dict[fx.Node, None] = {}
         self.nameless: dict[fx.Node, None] = {}
         self.named: set[Path] = set()
-        numbered = (path for path in (*program.containers, *program.layers) if path and not is_attribute(path[-1]))
-        self.lists = {path[:-1] for path in numbered} - program.called
+        self.lists = program.numbered - program.called
 
     def clip(self, path: Path) -> Path:
         """Returns the innermost container at or above `path`.

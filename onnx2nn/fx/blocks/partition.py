@@ -13,7 +13,7 @@ from torch import fx
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of
-from onnx2nn.fx.modules.module_tree import members_of
+from onnx2nn.fx.modules.module_tree import is_persistent, members_of
 from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing import regions
@@ -172,7 +172,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         if slots is None or program.parameters(path) or any(hasattr(torch.nn.Sequential, name) for name in slots):
             return None
         kept = {name for name, item in slots.items() if isinstance(item, Region) or (item and item.op == "call_module")}
-        own = any(".".join((*path, name)) in program.persistent for name in program.buffers(path))
+        own = any(is_persistent(program.module(path), name) for name in program.buffers(path))
         others = [program.module((*path, name)) for name in program.children(path) if name not in kept]
         if own or any(inner.state_dict() for inner in others):
             return None

@@ -7,7 +7,7 @@ import functools
 import itertools
 import keyword
 import unicodedata
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,13 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
-from onnx2nn.fx.modules.module_tree import child_of, children_of, modules_of, own_buffers, own_parameters
+from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at, own_buffers, own_parameters
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
+
+Modules = tuple[Path, ...]
+"""The modules around a call, the outermost first."""
 
 
 @dataclass(eq=False)
@@ -36,6 +39,7 @@ class Scoped:
         nameless: the paths of layers and weights that the file does not name.
         noted: the paths of the modules that an exporter notes, see `complete_scopes`.
         called: the paths of the modules that the file says are called; a list of modules is not.
+        numbered: the paths of the modules that hold others under numbers, which are no names of attributes.
     """
 
     root: nn.Module
@@ -48,25 +52,34 @@ class Scoped:
     nameless: Set[str] = frozenset()
     noted: Set[Path] = frozenset()
     called: Set[Path] = frozenset()
+    numbered: set[Path] = field(default_factory=set)
 
     @functools.cached_property
-    def persistent(self) -> frozenset[str]:
-        """The keys of the state_dict."""
-        return frozenset(self.root.state_dict(keep_vars=True))
+    def calls(self) -> dict[Modules, list[fx.Node]]:
+        """The calls by the modules around them, the outermost first, as torch's newer exporter notes these."""
+        found: dict[tuple[str, ...], list[fx.Node]] = {}
+        for node in self.graph.nodes:
+            if scopes := _modules_around(node):
+                found.setdefault(scopes, []).append(node)
+        return {paths_of(scopes): nodes for scopes, nodes in found.items()}
 
     @functools.cached_property
-    def tensors(self) -> frozenset[str]:
-        """The keys of all parameters and buffers, also of buffers in no state_dict."""
-        return frozenset(
-            ".".join((*path, name))
-            for path, module in modules_of(self.root).items()
-            for name in (*own_parameters(module), *own_buffers(module))
-        )
+    def persistent(self) -> dict[str, bool]:
+        """Whether the state_dict holds the tensors that the program reads, by their keys before anything moves them."""
+        found: dict[str, bool] = {}
+        for node in self.graph.find_nodes(op="get_attr"):
+            *around, name = path_of(node.target)
+            holder = self.find(tuple(around))
+            if holder is not None and (name in own_parameters(holder) or name in own_buffers(holder)):
+                found[str(node.target)] = is_persistent(holder, name)
+        return found
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
-        key = str(node.target)
-        return node.op == "get_attr" and key in self.tensors and (key not in self.persistent or key in self.nameless)
+        if node.op != "get_attr":
+            return False
+        persistent = self.persistent.get(str(node.target))
+        return persistent is not None and (not persistent or str(node.target) in self.nameless)
 
     def parameters(self, path: Path) -> dict[str, nn.Parameter]:
         """Returns the parameters that the module at `path` holds itself, by name."""
@@ -89,36 +102,37 @@ class Scoped:
 
     def find(self, path: Path) -> nn.Module | None:
         """Returns the module at `path`, None where there is none."""
-        found: nn.Module | None = self.root
-        for step in path:
-            found = child_of(found, step)
-        return found
+        return module_at(self.root, path)
 
     def find_containers(self) -> None:
         """Finds the layers and containers, and the author's classes."""
-        self.layers = {path_of(node.target) for node in self.graph.nodes if node.op == "call_module"}
-        self.containers, inside = set(), set(self.layers)
-        for path in modules_of(self.root):
-            if path and path[:-1] in inside:
-                inside.add(path)
-            elif path not in inside:
-                self.containers.add(path)
+        self.layers = {path_of(node.target) for node in self.graph.find_nodes(op="call_module", sort=False)}
+        self.containers, self.numbered = {()}, set()
+        pending: list[tuple[Path, nn.Module]] = [((), self.root)]
+        while pending:
+            around, module = pending.pop()
+            for name, inner in children_of(module).items():
+                path = (*around, name)
+                if not is_attribute(name):
+                    self.numbered.add(around)
+                if path not in self.layers:
+                    self.containers.add(path)
+                    pending.append((path, inner))
         if self.containers != {()}:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        found: dict[str, str] = {}
-        seen: set[str] = set()
-        for node in self.graph.nodes:
-            scopes = _modules_around(node)
-            if not scopes or scopes[-1] in seen:  # most calls have the modules of others around them
+        found: dict[Path, str] = {}
+        seen: set[Path] = set()
+        for modules, nodes in self.calls.items():
+            if modules[-1] in seen:
                 continue
-            seen.add(scopes[-1])
-            for scope, name in zip(scopes, _metadata(node, "classes"), strict=False):
-                if scope not in found:
-                    found[scope] = name.rsplit(".", 1)[-1]
-        for scope, name in found.items():
-            self.class_names.setdefault(path_of(scope), name)
+            seen.add(modules[-1])
+            for path, name in zip(modules, _metadata(nodes[0], "classes"), strict=False):
+                if path not in found:
+                    found[path] = name.rsplit(".", 1)[-1]
+        for path, name in found.items():
+            self.class_names.setdefault(path, name)
 
 
 @functools.lru_cache(1 << 12)
@@ -137,11 +151,37 @@ def is_attribute(name: str) -> bool:
 
 def declared_scope(node: fx.Node) -> Path | None:
     """Returns the module path that the file names for a node, None where it names none."""
-    scopes = _modules_around(node)
-    if scopes and not scopes[0].startswith("_"):
-        return path_of(scopes[-1])
+    modules = noted_modules(node)
+    return modules[-1] if modules else _scope_of_name(node)
+
+
+def declared_scopes(program: Scoped) -> dict[fx.Node, Path | None]:
+    """Returns the module paths that the file names for the nodes of a program."""
+    noted = {node: modules[-1] for modules, nodes in program.calls.items() if is_named(modules) for node in nodes}
+    return {node: noted[node] if node in noted else _scope_of_name(node) for node in program.graph.nodes}
+
+
+def scopes_of_torch(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> dict[fx.Node, Path]:
+    """Returns the modules around calls where an exporter of torch notes them.
+
+    In files of TensorFlow and Paddle a scope may name an operation, and no module.
+    """
+    noted = {node for nodes in program.calls.values() for node in nodes}
+    return {node: path for node, path in declared.items() if path and (node in noted or _is_of_torch(node))}
+
+
+def _is_of_torch(node: fx.Node) -> bool:
+    return _name(node).startswith("/") or bool(_metadata(node, "scopes"))
+
+
+def _scope_of_name(node: fx.Node) -> Path | None:
     name = _name(node)
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
+
+
+def is_named(modules: Modules) -> bool:
+    """Returns whether the modules around a call are the author's, by the name of the outermost."""
+    return not modules[0] or not modules[0][0].startswith("_")
 
 
 def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | None]) -> dict[fx.Node, Path]:
@@ -160,8 +200,8 @@ def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | Non
             end += 1
     if not homes:
         return {}
-    there, found = modules_of(root), dict[fx.Node, Path]()
-    homes = {scope: place for scope, place in homes.items() if scope not in there}
+    found = dict[fx.Node, Path]()
+    homes = {scope: place for scope, place in homes.items() if module_at(root, scope) is None}
     for node, scope in declared.items():
         around = (scope[:end] for end in range(1, len(scope) + 1)) if scope else ()
         called = next((path for path in around if path in homes), None)
@@ -170,7 +210,7 @@ def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | Non
     return found
 
 
-def complete_scopes(root: nn.Module, graph: fx.Graph) -> frozenset[Path]:
+def complete_scopes(program: Scoped) -> None:
     """Completes the modules around calls that torch's newer exporter notes by another place than their caller's.
 
     In a module whose `forward` someone replaced, as for an export, modules are noted by their names in that one: `conv`
@@ -178,49 +218,35 @@ def complete_scopes(root: nn.Module, graph: fx.Graph) -> frozenset[Path]:
     one with weights is where these are.
 
     Args:
-        root: the flat program; its tree is that of the weights.
-        graph: the notes of its calls are changed in place.
-
-    Returns:
-        The places of all modules that are noted, as they are and as identifiers: a number in them is the author's, not
-        that of a call.
+        program: flat; the notes of its calls are changed in place, and its tree is that of the weights. Gets the
+            places of all modules that are noted, as they are and as identifiers: a number in them is the author's, not
+            that of a call.
     """
-    there, found = modules_of(root), set[Path]()
-    completed: dict[tuple[str, ...], list[str] | None] = {}  # None where they are complete
-    for node in graph.nodes:
-        text = node.meta.get("scopes")
-        if not text:
-            continue
-        scopes, call = split_call(text)
-        if scopes not in completed:
-            noted = [*map(path_of, scopes)]
-            placed = _placed(noted, there)
-            found.update(placed)
-            completed[scopes] = None if placed == noted else [*map(".".join, placed)]
-        if (others := completed[scopes]) is not None:
-            node.meta["scopes"] = repr([*others, call])
-    return frozenset(found | {tuple(map(step_name, path)) for path in found})
+    found, calls = set[Path](), dict[Modules, list[fx.Node]]()
+    for modules, nodes in program.calls.items():
+        placed = _placed(modules, program)
+        found.update(placed)
+        if placed != modules:
+            for node in nodes:
+                node.meta["scopes"] = repr([*map(".".join, placed), split_call(node.meta["scopes"])[1]])
+        calls.setdefault(placed, []).extend(nodes)
+    program.calls = calls
+    program.noted = frozenset(found | {tuple(map(step_name, path)) for path in found})
 
 
-def _placed(noted: Sequence[Path], there: Container[Path]) -> list[Path]:
-    """Returns the places of modules, each of which calls the next; `there` are the places of weights."""
-    placed = list[Path](noted[:1])
+def _placed(noted: Modules, program: Scoped) -> Modules:
+    """Returns the places of modules, each of which calls the next, in the tree of a program."""
+    if all(path[: len(before)] == before for before, path in itertools.pairwise(noted)):
+        return noted
+    placed = [noted[0]]
     for before, path in itertools.pairwise(noted):
         if path[: len(before)] == before:
             placed.append((*placed[-1], *path[len(before) :]))
-        elif path in there:
+        elif program.find(path) is not None:
             placed.append(path)
         else:
-            placed.append((*placed[-1], *(path[-1:] if path[:1] in there else path)))
-    return placed
-
-
-def is_of_torch(node: fx.Node) -> bool:
-    """Returns whether an exporter of torch notes the modules around a node.
-
-    In files of TensorFlow and Paddle a scope may name an operation, and no module.
-    """
-    return bool(_modules_around(node) or _metadata(node, "scopes")) or _name(node).startswith("/")
+            placed.append((*placed[-1], *(path[-1:] if program.find(path[:1]) is not None else path)))
+    return tuple(placed)
 
 
 def _name(node: fx.Node) -> str:
@@ -240,14 +266,14 @@ def declared_classes(node: fx.Node) -> dict[str, str]:
     return dict(zip(_modules_around(node), _metadata(node, "classes"), strict=False))
 
 
-def noted_modules(node: fx.Node) -> tuple[Path, ...]:
+def noted_modules(node: fx.Node) -> Modules:
     """Returns the modules around a node, the outermost first, as torch's newer exporter notes them; else none."""
-    scopes = _modules_around(node)
-    return paths_of(scopes) if scopes and not scopes[0].startswith("_") else ()
+    modules = paths_of(_modules_around(node))
+    return modules if modules and is_named(modules) else ()
 
 
 @functools.lru_cache(1 << 12)
-def paths_of(scopes: tuple[str, ...]) -> tuple[Path, ...]:
+def paths_of(scopes: tuple[str, ...]) -> Modules:
     """Returns dotted paths as their steps."""
     return tuple(map(path_of, scopes))
 

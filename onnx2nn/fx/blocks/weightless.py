@@ -13,12 +13,13 @@ from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, is_size, step_name
 from onnx2nn.fx.modules.graph_nodes import call_module_instead
-from onnx2nn.fx.modules.module_tree import child_of, children_of, container, modules_of
+from onnx2nn.fx.modules.module_tree import child_of, children_of, container, module_at
 from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
-_FUNCTIONS = ("call_function", "call_method")
+FUNCTIONS = ("call_function", "call_method")
+"""The kinds of nodes that call no module."""
 
 
 def make_modules(
@@ -72,7 +73,7 @@ def make_modules(
 
 def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
-    if node.op not in _FUNCTIONS or not node.all_input_nodes:
+    if node.op not in FUNCTIONS or not node.all_input_nodes:
         return None
     others = node.all_input_nodes[1:]
     if node.target == "reshape" and all(map(is_size, others)):
@@ -155,7 +156,7 @@ def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Se
         The paths of the containers that were added, one before those in it.
     """
     called, added = _Called(root, noted), list[Path]()
-    for path in dict.fromkeys(path for node, path in declared.items() if node.op in _FUNCTIONS):
+    for path in dict.fromkeys(path for node, path in declared.items() if node.op in FUNCTIONS):
         *place, _ = _place(root, (*called.of(path), "")) or [""]
         around: nn.Module = root
         for end, step in enumerate(place, 1):
@@ -242,4 +243,4 @@ def _has(module: nn.Module, name: str) -> bool:
 
 def _is_there(root: nn.Module, place: Path) -> bool:
     """Returns whether the tree holds all containers of a place."""
-    return place[:-1] in modules_of(root) and place[-1] not in BLOCK_ATTRIBUTES
+    return module_at(root, place[:-1]) is not None and place[-1] not in BLOCK_ATTRIBUTES

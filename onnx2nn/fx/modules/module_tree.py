@@ -57,6 +57,14 @@ def child_of(module: nn.Module | None, name: str) -> nn.Module | None:
     return child
 
 
+def module_at(root: nn.Module, path: Iterable[str]) -> nn.Module | None:
+    """Returns the module at a path, None where there is none."""
+    found: nn.Module | None = root
+    for step in path:
+        found = child_of(found, step)
+    return found
+
+
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that a module holds itself, by name; a shared one under all its names."""
     held: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
@@ -69,6 +77,11 @@ def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in held.items() if value is not None}
 
 
+def is_persistent(module: nn.Module, name: str) -> bool:
+    """Returns whether the state_dict holds a parameter or buffer that a module holds itself."""
+    return name not in vars(module)["_non_persistent_buffers_set"]
+
+
 def holds_parameters(module: nn.Module) -> bool:
     """Returns whether a module, or one in it, has parameters."""
     return bool(own_parameters(module)) or any(map(holds_parameters, children_of(module).values()))
@@ -79,18 +92,6 @@ def order_children(module: nn.Module, names: Iterable[str]) -> None:
     held = vars(module)["_modules"]
     for name in names:
         held[name] = held.pop(name)
-
-
-def modules_of(root: nn.Module) -> dict[tuple[str, ...], nn.Module]:
-    """Returns `root` and all modules in it by path, a module before those in it; in a fraction of torch's time."""
-    found: dict[tuple[str, ...], nn.Module] = {}
-    pending: list[tuple[tuple[str, ...], nn.Module]] = [((), root)]
-    while pending:
-        path, module = pending.pop()
-        found[path] = module
-        if inner := children_of(module):
-            pending += reversed([((*path, name), child) for name, child in inner.items()])
-    return found
 
 
 def paths_around(path: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.partition import Region
+from onnx2nn.fx.modules.module_tree import is_persistent, own_buffers
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
@@ -50,8 +51,8 @@ class InitStatements:
         for name, parameter in self.program.parameters(path).items():
             yield "attribute" if is_writable(name) else "parameter", name, self.parameter(parameter)
         for name, there in self.layout.buffers(path):
-            key = ".".join(there)
-            yield "buffer", name, self.buffer(self.program.root.get_buffer(key), key in self.program.persistent)
+            holder, own = self.program.module(there[:-1]), there[-1]
+            yield "buffer", name, self.buffer(own_buffers(holder)[own], is_persistent(holder, own))
         for name in self.layout.children(path):
             yield "attribute" if is_writable(name) else "module", name, self.module((*path, name))
 
