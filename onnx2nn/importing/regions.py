@@ -49,7 +49,6 @@ class Region(Generic[N]):
         outputs: its values that others use.
         first: the first call of its container, where this is a further one.
         nodes: its calls and those of the regions in it.
-        position: of the first of these in the program.
     """
 
     path: Path
@@ -58,7 +57,6 @@ class Region(Generic[N]):
     outputs: list[N] = field(default_factory=list)
     first: Any = None
     nodes: set[N] = field(default_factory=set)
-    position: int = 0
 
 
 R = TypeVar("R", bound=Region[Any])
@@ -92,8 +90,8 @@ class Divider(Generic[N, R]):
     def __init__(self, nodes: Sequence[N], scope: Mapping[N, Path], containers: Iterable[Path], found: Regions[R]):
         self.checks = _checks(nodes)
         self.nodes, self.found = _early(nodes, self.checks), found
-        self.position = {node: index for index, node in enumerate(self.nodes)}
-        self.inputs: dict[N, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
+        self.position: dict[Item, int] = {node: index for index, node in enumerate(self.nodes)}
+        self.inputs: dict[Item, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
         self.direct: dict[Path, list[N]] = {}
         for node in self.nodes:
             if node.op not in ("placeholder", "output"):
@@ -122,7 +120,9 @@ class Divider(Generic[N, R]):
             nodes += inner_nodes
             regions += inner_regions
         while True:
-            order = self._order(nodes, regions)
+            items = sorted((*nodes, *regions), key=self.position.__getitem__)  # a region where its first call is
+            before = self._before(items)
+            order = self._order(items, before, regions)
             if isinstance(order, list):
                 break
             if order.first is None:
@@ -143,9 +143,10 @@ class Divider(Generic[N, R]):
             self.found.flat[".".join(path)] = "the file names no call of it"
             return [], []
         region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
-        region.position = min(map(self._position, order))
-        region.items = self._canonical(region)
-        self._connect(region)
+        self.position[region] = self.position[items[0]]
+        ends, region.outputs = self._ends(order, region.nodes)
+        region.items = _canonical(order, ends, before)
+        region.inputs = self.inputs[region] = self._inputs(region)
         reason = self.refusal(path, region)
         if reason is not None:
             if reason:
@@ -155,21 +156,23 @@ class Divider(Generic[N, R]):
             self.found.regions[path] = region
         return [], [region]
 
-    def _order(self, nodes: list[N], regions: list[R]) -> list[Item] | R:
-        """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
-        if not regions:
-            return sorted(nodes, key=self.position.__getitem__)
-        first: dict[Item, int] = {item: self._position(item) for item in (*nodes, *regions)}
-        producers = producers_of(first)
-        waits = {item: {producers[arg] for arg in self._inputs(item) if arg in producers} for item in first}
-        if all(first[other] < first[item] for item, used in waits.items() for other in used):
-            return sorted(first, key=first.__getitem__)
-        followers: dict[Item, list[Item]] = {item: [] for item in first}
+    def _before(self, items: Iterable[Item]) -> dict[Item, list[Item]]:
+        """Returns the items of a body whose values each of them uses."""
+        producers = producers_of(items)
+        return {item: [producers[arg] for arg in self.inputs[item] if arg in producers] for item in items}
+
+    def _order(self, items: list[Item], before: Mapping[Item, Sequence[Item]], regions: list[R]) -> list[Item] | R:
+        """Returns a body's items such that each follows those before it; if no order does, a region to dissolve."""
+        first = self.position
+        if not regions or all(first[other] < first[item] for item, used in before.items() for other in used):
+            return items
+        waits = {item: set(used) for item, used in before.items()}
+        followers: dict[Item, list[Item]] = {item: [] for item in items}
         for item, used in waits.items():
             for other in used:
                 followers[other].append(item)
         # No two positions are equal.
-        queue = [(item not in self.checks, position, item) for item, position in first.items() if not waits[item]]
+        queue = [(item not in self.checks, first[item], item) for item in items if not waits[item]]
         heapq.heapify(queue)
         order: list[Item] = []
         while queue:
@@ -179,7 +182,7 @@ class Divider(Generic[N, R]):
                 waits[follower].discard(item)
                 if not waits[follower]:
                     heapq.heappush(queue, (follower not in self.checks, first[follower], follower))
-        if len(order) == len(first):
+        if len(order) == len(items):
             return order
         stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
         around = (region for region in stuck if self._encloses_others(region))
@@ -197,43 +200,44 @@ class Divider(Generic[N, R]):
         outside = found - region.nodes
         return any(not region.nodes.isdisjoint(node.users) for node in outside)
 
-    def _inputs(self, item: Item) -> Sequence[N]:
-        """Returns the values that an item uses."""
-        return item.inputs if isinstance(item, Region) else self.inputs[item]
+    def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
+        """Returns the items of a region whose values others use, or none, and the values that others use."""
+        ends, outputs = list[Item](), list[N]()
+        for item in items:
+            users = [(value, value.users) for value in values_of(item)]
+            leaving = [value for value, its in users if not inside.issuperset(its)]
+            if leaving or not any(its for _, its in users):
+                ends.append(item)
+                outputs += leaving
+        return ends, sorted(outputs, key=self.position.__getitem__)
 
-    def _position(self, item: Item) -> int:
-        return item.position if isinstance(item, Region) else self.position[item]
-
-    def _canonical(self, region: R) -> list[Item]:
-        """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
-        if len(region.items) == 1:
-            return region.items
-        producers, inside = producers_of(region.items), region.nodes
-        before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
-        found: dict[Item, None] = {}
-        for end in region.items:
-            users = [node.users for node in values_of(end)]
-            if any(users) and all(map(inside.issuperset, users)):
-                continue
-            stack = [end]
-            while stack:
-                following = [item for item in before[stack[-1]] if item not in found]
-                if following:
-                    stack += reversed(following)
-                else:
-                    found[stack.pop()] = None
-        return [*found]
-
-    def _connect(self, region: R) -> None:
+    def _inputs(self, region: R) -> list[N]:
+        """Returns the values that a region uses of others."""
         inside = region.nodes
-        inputs = {arg: None for item in region.items for arg in self._inputs(item) if arg not in inside}
+        inputs = {arg: None for item in region.items for arg in self.inputs[item] if arg not in inside}
         placeholders = [node for node in inputs if node.op == "placeholder"]
         if len(placeholders) > 1:  # the model's own inputs come first, in their order
             inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
-        region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
-        values = (node for item in region.items for node in values_of(item))
-        region.outputs = [node for node in values if not inside.issuperset(node.users)]
-        region.outputs.sort(key=self.position.__getitem__)
+        return sorted(inputs, key=lambda node: node.op == "get_attr")
+
+
+def _canonical(items: list[Item], ends: Iterable[Item], before: Mapping[Item, Sequence[Item]]) -> list[Item]:
+    """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
+    if len(items) == 1:
+        return items
+    found: dict[Item, None] = {}
+    for end in ends:
+        stack = [(end, iter(before[end]))]
+        while stack:
+            item, used = stack[-1]
+            for other in used:
+                if other not in found:
+                    stack.append((other, iter(before[other])))
+                    break
+            else:
+                found[item] = None
+                stack.pop()
+    return [*found]
 
 
 def _checks(nodes: Sequence[N]) -> set[N]:
@@ -285,6 +289,17 @@ def producers_of(items: Iterable[Item]) -> dict[Any, Item]:
             found |= dict.fromkeys(item.outputs, item)
         else:
             found[item] = item
+    return found
+
+
+def around_of(paths: Iterable[Path]) -> set[Path]:
+    """Returns the paths of all modules around those at `paths`, without the outermost."""
+    found = set[Path]()
+    for path in paths:
+        around = path[:-1]
+        while around and around not in found:
+            found.add(around)
+            around = around[:-1]
     return found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Container, Mapping, Set
 from typing import Any
 
 import torch
@@ -29,12 +30,12 @@ from onnx2nn.fx.blocks.scopes import (
 )
 from onnx2nn.fx.blocks.value_hints import annotation, argument_name, class_name_of
 from onnx2nn.fx.blocks.weightless import FUNCTIONS, add_scopes, make_modules, remove_empty
-from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, members_of, order_children, remove
+from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, members_of, order_children, remove, set_child
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.plan import DICTIONARY
-from onnx2nn.importing.regions import REENTERED, Path
+from onnx2nn.importing.regions import REENTERED, Path, around_of
 
 
 @timed("nesting")
@@ -65,7 +66,7 @@ def nest(
     complete_scopes(program)
     declared = declared_scopes(program)
     of_torch = scopes_of_torch(program, declared)
-    named = program.noted or _named(of_torch.values())
+    named = program.noted or {*of_torch.values()} | around_of(of_torch.values())  # those that are called
     elsewhere = called_from_elsewhere(module, declared)
     callers = {node: declared[node] or () for node in elsewhere}
     if elsewhere:
@@ -127,11 +128,6 @@ def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], caller
                 flat[path] = f"it calls {'.'.join(place)}, of which the file has no name in it"
 
 
-def _named(scopes: Iterable[Path]) -> set[Path]:
-    """Returns the modules around calls by the names of scopes, in which those are left out that nothing calls."""
-    return {path[:end] for path in {*scopes} for end in range(1, len(path) + 1)}
-
-
 def _list_modules(partition: Partition, uncalled: Container[Path]) -> list[Path]:
     """Makes lists of the containers that hold numbered modules and nothing else, and dictionaries of others.
 
@@ -179,6 +175,8 @@ def _order_modules(partition: Partition) -> None:
         if around is None or isinstance(around, (nn.Sequential, nn.ModuleList)):
             continue
         latest, children = 0, children_of(around)
+        if len(children) < 2:
+            continue
         positions = {name: first.get((*path, name), len(first)) for name in children}
         if [*positions.values()] == sorted(positions.values()):
             continue
@@ -236,7 +234,7 @@ class _Nesting:
             block, notes = _Body(self, region).block()
             kind = NumberedBlock if any(name.isdecimal() for name in children_of(holder)) else Block
             module = class_of(kind, self._class_name(path), block)(holder, notes)
-        self.program.module(path[:-1]).add_module(path[-1], module)
+        set_child(self.program.module(path[:-1]), path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
 
     def _class_name(self, path: Path) -> str:
@@ -246,7 +244,7 @@ class _Nesting:
     def _sequential(self, region: Region, holder: nn.Module) -> nn.Sequential:
         """Returns the `nn.Sequential` of a region; its calls' notes are `onnx_calls`, by the name of the module."""
         assert region.slots is not None
-        result = nn.Sequential()
+        result, held = nn.Sequential(), children_of(holder)
         calls: dict[str, dict[str, Any]] = {}
         for name, item in region.slots.items():
             if item is None:
@@ -257,10 +255,10 @@ class _Nesting:
                 kind, options = found
                 child = kind(**options)
             else:
-                child = holder.get_submodule(name)
+                child = held[name]
             if isinstance(item, fx.Node):
                 calls[name] = dict(item.meta)
-            result.add_module(name, child)
+            set_child(result, name, child)
         result.onnx_calls = calls  # type: ignore[assignment]  # a plain attribute, which every way of saving keeps
         return result
 
@@ -336,29 +334,25 @@ class _Body:
         return self._add(Call("placeholder", name, type=kind), meta)
 
     def _arguments(self) -> None:
-        """Adds the arguments: `x` for the value that passes from module to module, others by their origin.
-
-        Torch writes `input_1 = input` for an argument with the name of a builtin: none has the name of such a value.
-        """
+        """Adds the arguments: `x` for the value that passes from module to module, others by their origin."""
         arguments, known = self.region.arguments, self.nesting.annotations
         tensors = [
             a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a, known) == "Tensor"
         ]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
-        if len(arguments) == 1 and main is not None:  # most blocks have one argument
-            self.known[main] = self._argument("x")
-            return
-        taken, values = {"x", *PROGRAM_NAMES}, fx.Graph()
+        if len(inputs) > 1:
+            main = None
+        others = (argument for argument in arguments if argument is not main)
+        wanted = tuple(argument_name(other) if isinstance(other, fx.Node) else "features" for other in others)
+        names = iter(_argument_names(wanted))
         for argument in arguments:
             if isinstance(argument, tuple):
-                self.packed[argument] = self._argument(_unique("features", taken))
-            elif argument is main and len(inputs) < 2:
+                self.packed[argument] = self._argument(next(names))
+            elif argument is main:
                 self.known[argument] = self._argument("x")
             else:
-                name = _unique(argument_name(argument), taken)
-                taken.add(values.placeholder(name).name)
-                self.known[argument] = self._argument(name, _TYPES.get(annotation(argument, known)))
+                self.known[argument] = self._argument(next(names), _TYPES.get(annotation(argument, known)))
 
     def _calls(self) -> None:
         for item in self.region.items:
@@ -451,6 +445,19 @@ def _is_numbered(graph: fx.Graph) -> bool:
 
 def _calls(program: Scoped) -> list[fx.Node]:
     return [node for node in program.graph.nodes if node.op.startswith("call_")]
+
+
+@functools.lru_cache(1 << 12)
+def _argument_names(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names of the arguments beside `x`, from the ones that they should have; equal blocks have equal ones.
+
+    Torch writes `input_1 = input` for an argument with the name of a builtin: none has the name of such a value.
+    """
+    names, taken, values = list[str](), {"x", *PROGRAM_NAMES}, fx.Graph()
+    for name in wanted:
+        names.append(_unique(name, taken))
+        taken.add(values.placeholder(names[-1]).name)
+    return tuple(names)
 
 
 def _unique(name: str, taken: set[str]) -> str:

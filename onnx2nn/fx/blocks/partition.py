@@ -12,7 +12,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_size, path_of
 from onnx2nn.fx.modules.module_tree import is_persistent, members_of
 from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
@@ -87,13 +87,9 @@ class _Divider(regions.Divider[fx.Node, Region]):
         super().__init__([*program.graph.nodes], program.scope, program.containers, partition)
         self.partition = partition
         self.further: dict[Path, list[Region]] = {}
-        self.layers: dict[Path, list[Path]] = {}
-        for layer in program.layers:
-            self.layers.setdefault(layer[:-1], []).append(layer)
         self.reads: dict[Path, list[fx.Node]] = {}
-        for node in program.graph.nodes:
-            if node.op == "get_attr":
-                self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
+        for node in program.graph.find_nodes(op="get_attr"):
+            self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
 
     def region(self, path: Path, items: list[Item]) -> Region:
         """Returns the region of the module that is called at `path`."""
@@ -103,7 +99,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         """Makes the root an `nn.Sequential` where its modules have numbers, and forgets the paths of further calls."""
         for path in [path for path in self.partition.regions if path != module_path(path)]:
             del self.partition.regions[path]
-        region.slots = self._slots(region) if self._is_list(()) else None
+        region.slots = self._slots(region) if () in self.program.numbered else None
 
     def refusal(self, path: Path, region: Region) -> str | None:
         """Returns why no module of torch's can run `region`, None where one can."""
@@ -114,7 +110,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         hidden = GRAPH_MEMBERS.intersection(members_of(self.program.module(path)))
         if hidden:
             return f"modules with a graph have a member {min(hidden)!r} already"
-        numbered = self._is_list(path)
+        numbered = path in self.program.numbered
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if not region.outputs:
             return "nothing outside uses a value of it"
@@ -146,7 +142,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         """
         if len(first.items) != len(other.items) or _same_values(first, other) is not None:
             return
-        order = (sorted(region.items, key=self._position) for region in (first, other))
+        order = (sorted(region.items, key=self.position.__getitem__) for region in (first, other))
         same, given = dict(zip(*order, strict=True)), other.items
         other.items = [same[item] for item in first.items]
         if _same_values(first, other) is None and _same_values(other, first) is None:
@@ -188,18 +184,13 @@ class _Divider(regions.Divider[fx.Node, Region]):
             for holder, reads in self.reads.items()
         )
 
-    def _is_list(self, path: Path) -> bool:
-        """Returns whether a container holds modules under numbers, which are no names of attributes."""
-        children = (*self.layers.get(module_path(path), ()), *self.partition.children[path])
-        return any(not is_attribute(module_path(child)[-1]) for child in children)
-
 
 def _repeats(first: Region, other: Region) -> bool:
     """Returns whether `other` makes the calls of `first`; it becomes a further call of its module."""
     same = _same_values(first, other)
     if same is None:
         return False
-    other.inputs, other.outputs = [[same[node] for node in nodes] for nodes in (first.inputs, first.outputs)]
+    other.inputs[:], other.outputs = ([same[node] for node in nodes] for nodes in (first.inputs, first.outputs))
     other.arguments = [tuple(map(same.__getitem__, a)) if isinstance(a, tuple) else same[a] for a in first.arguments]
     other.slots, other.first = first.slots, first
     return True

@@ -9,7 +9,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
-from onnx2nn.importing.regions import Path
+from onnx2nn.importing.regions import Path, around_of
 
 MARK = "."
 """Before the number of a call in a step of a path; no name of a module can have it."""
@@ -39,10 +39,10 @@ def separate(program: Scoped) -> None:
             used[path_of(node.target)] += 1
         elif node.op == "get_attr" and not program.is_movable(node):
             used[path_of(node.target)] += len(node.users)
-    shared = {path[:end] for path, count in used.items() if count > 1 for end in range(1, len(path))}
+    shared = around_of(path for path, count in used.items() if count > 1)
     containers = set(map(module_path, program.containers))
-    weightless = containers - {path[:end] for path in used for end in range(len(path))}
-    repeated = shared | {path[:end] for path in weightless for end in range(1, len(path) + 1)}
+    weightless = containers - {(), *around_of(used)}
+    repeated = shared | weightless | around_of(weightless)
     if not repeated:
         return
     nodes = [node for node in program.graph.nodes if node.op.startswith("call_") and node.target not in ASSERTIONS]

@@ -222,15 +222,16 @@ def complete_scopes(program: Scoped) -> None:
             places of all modules that are noted, as they are and as identifiers: a number in them is the author's, not
             that of a call.
     """
-    found, calls = set[Path](), dict[Modules, list[fx.Node]]()
+    found, complete = set[Path](), True
     for modules, nodes in program.calls.items():
         placed = _placed(modules, program)
         found.update(placed)
         if placed != modules:
+            complete = False
             for node in nodes:
                 node.meta["scopes"] = repr([*map(".".join, placed), split_call(node.meta["scopes"])[1]])
-        calls.setdefault(placed, []).extend(nodes)
-    program.calls = calls
+    if not complete:
+        del program.calls  # they are read again
     program.noted = frozenset(found | {tuple(map(step_name, path)) for path in found})
 
 

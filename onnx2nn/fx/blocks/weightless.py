@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Set
@@ -13,10 +14,10 @@ from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class, is_size, step_name
 from onnx2nn.fx.modules.graph_nodes import call_module_instead
-from onnx2nn.fx.modules.module_tree import child_of, children_of, container, module_at
+from onnx2nn.fx.modules.module_tree import child_of, children_of, container, module_at, set_child
 from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.ground.naming import without_call_number
-from onnx2nn.importing.regions import Path
+from onnx2nn.importing.regions import Path, around_of
 
 FUNCTIONS = ("call_function", "call_method")
 """The kinds of nodes that call no module."""
@@ -38,14 +39,17 @@ def make_modules(
         specs: shapes of the values.
     """
     called = _Called(root, noted)
-    groups: dict[Path, list[fx.Node]] = {}
+    scopes: dict[Path, list[fx.Node]] = {}
     for node, path in declared.items():
-        groups.setdefault(called.of(path), []).append(node)
-    callers = {path[:end] for path in groups for end in range(1, len(path))}
+        scopes.setdefault(path, []).append(node)
+    groups: dict[Path, list[fx.Node]] = {}
+    for path, nodes in scopes.items():
+        groups.setdefault(called.of(path), []).extend(nodes)
+    callers = around_of(groups)
     made: dict[Path, Module] = {}
     for path, nodes in groups.items():
-        if path in callers:
-            continue  # a module that calls others
+        if path in callers or any(node.op not in FUNCTIONS for node in nodes):
+            continue  # a module that calls others, or one that is there
         sizes = [node for node in nodes if is_size(node)]
         nodes = [node for node in nodes if not is_size(node)] or nodes
         first = _author_module(nodes[0], specs)
@@ -54,7 +58,8 @@ def make_modules(
         place = _place(root, path)
         if not place:
             continue
-        base = _place(root, called.first(path))
+        first_call = called.first(path)
+        base = place if first_call == path else _place(root, first_call)
         if base != place and made.get(base) == first:
             place = base  # the second call of a module
         else:
@@ -62,7 +67,7 @@ def make_modules(
             if hasattr(around, name):
                 continue
             kind, options = first
-            around.add_module(name, kind(**options))
+            set_child(around, name, kind(**options))
             made[place] = first
         for node in nodes:
             call_module_instead(node, ".".join(place))
@@ -72,10 +77,11 @@ def make_modules(
 
 
 def _author_module(node: fx.Node, specs: Mapping[fx.Node, Spec]) -> Module | None:
-    """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
-    if node.op not in FUNCTIONS or not node.all_input_nodes:
+    """Returns the module that a function's call in a scope of its own was, None where it was none of one tensor."""
+    inputs = node.all_input_nodes
+    if not inputs:
         return None
-    others = node.all_input_nodes[1:]
+    others = inputs[1:]
     if node.target == "reshape" and all(map(is_size, others)):
         return _unflatten(node, specs)
     if others:
@@ -157,6 +163,8 @@ def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Se
     """
     called, added = _Called(root, noted), list[Path]()
     for path in dict.fromkeys(path for node, path in declared.items() if node.op in FUNCTIONS):
+        if called.is_there(path):
+            continue
         *place, _ = _place(root, (*called.of(path), "")) or [""]
         around: nn.Module = root
         for end, step in enumerate(place, 1):
@@ -188,14 +196,22 @@ class _Called:
     """
 
     def __init__(self, root: fx.GraphModule, noted: Set[Path]):
-        calls = Counter(str(node.target) for node in root.graph.nodes if node.op == "call_module")
-        self._again = {target for target, count in calls.items() if count > 1}
-        self._noted = noted
+        self._root, self._noted = root, noted
         self._found: dict[Path, tuple[Path, nn.Module | None]] = {(): ((), root)}
+
+    @functools.cached_property
+    def _again(self) -> Set[str]:
+        """The modules that are called more than once."""
+        calls = Counter(str(node.target) for node in self._root.graph.find_nodes(op="call_module", sort=False))
+        return {target for target, count in calls.items() if count > 1}
 
     def of(self, path: Path) -> Path:
         """Returns the path of the module of a scope."""
         return self._module(path)[0]
+
+    def is_there(self, path: Path) -> bool:
+        """Returns whether the tree holds the module of a scope."""
+        return self._module(path)[1] is not None
 
     def first(self, path: Path) -> Path:
         """Returns the scope of the first call of the module that `path`, with a number, may be a further call of."""
@@ -231,7 +247,7 @@ def _place(root: nn.Module, path: Path) -> Path:
         found.append(inner or names[1])
     last = path[-1]
     place = (*found, step_name(last) if last else "")
-    if any(name in BLOCK_ATTRIBUTES for name in place) and not _is_there(root, place):
+    if not BLOCK_ATTRIBUTES.isdisjoint(place) and not _is_there(root, place):
         return ()  # the container around it could not run
     return place
 

@@ -65,6 +65,11 @@ def module_at(root: nn.Module, path: Iterable[str]) -> nn.Module | None:
     return found
 
 
+def set_child(module: nn.Module, name: str, child: nn.Module) -> None:
+    """Makes a module hold another under a name, in the place of what it held there; in a fraction of torch's time."""
+    vars(module)["_modules"][name] = child
+
+
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that a module holds itself, by name; a shared one under all its names."""
     held: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
