@@ -505,6 +505,25 @@ def test_pads_of_an_empty_axis_that_leave_it_empty(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_sizes_decide_whether_pads_leave_an_empty_axis_empty(mode: str) -> None:
+    """One pad may add what the other crops: which sizes do so is a guard of their sum."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] zero = {{0}}, int64[1] three = {{-3}}> {{
+            n = Shape(x) some = Min(n, one) less = Sub(n, two) rest = Mod <fmod = 1> (less, three)
+            minus = Neg(rest) pads = Concat <axis = 0> (some, minus)
+            none = Slice(x, n, n, zero) y = Pad <mode = "{mode}"> (none, pads)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in range(12):
+        x = torch.ones(size)
+        if size >= 1 and (size - 2) % 3 == 1:
+            check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+        else:
+            with pytest.raises(ValueError, match=rf"n .* is needed by .*\(Pad\).* Here n, .* is {size}\."):
+                module(x)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_an_empty_axis_is_padded_where_another_one_is_empty(mode: str) -> None:
     model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 1] x) => (float[n, 2] y)
         <int64[4] pads = {{0, 3, 0, -1}}> {{ y = Pad <mode = "{mode}"> (x, pads) }}""")

@@ -220,8 +220,7 @@ def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -
     """Pads an axis without elements: there is nothing to repeat, nor anything to fill if another axis has none."""
     reason = f"an element is left in axis {axis} for mode={mode!r} to read"
     if not all(map(fixed, pair)):
-        for amount in pair:
-            demand(amount <= 0, reason)
+        demand(sum(pair) == 0, reason)
         return data
     others = math.prod(size for place, size in enumerate(data.shape) if place != axis)
     demand(others == 0, f"{reason}, or none in another axis")
