@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Any, Literal, Union
 from weakref import WeakValueDictionary
 
@@ -88,8 +87,8 @@ def _equality(kind: Literal["==", "!="], number: Number) -> Truth:
         return kind == "!="
     if isinstance(number, int):
         return (number == 0) == (kind == "==")
-    common = reduce(math.gcd, (c for m, c in number.terms if m), 0)
-    if dict(number.terms).get((), 0) % common:
+    last, constant = number.terms[-1]
+    if not last and constant % math.gcd(*[c for m, c in number.terms if m]):
         return kind == "!="
     size = _reduced(number, exact=True)
     parts = _of_parts(size)
@@ -131,7 +130,7 @@ def _is_beyond(kind: str, number: Number, known: int) -> bool:
 def _reduced(number: Number, *, exact: bool) -> Size:
     """Returns the size divided by the common factor of its coefficients: `2n - 3 >= 0` is `n - 2 >= 0`."""
     assert isinstance(number, Size)
-    common = reduce(math.gcd, (c for m, c in number.terms if m), 0)
+    common = math.gcd(*[c for m, c in number.terms if m])
     if exact and number.terms[0][1] < 0:
         common = -common
     if common == 1:
@@ -144,7 +143,9 @@ def _reduced(number: Number, *, exact: bool) -> Size:
 
 def less(a: Number, b: Number) -> Truth:
     """Returns `a < b`."""
-    return True if _is_below(a, b, 1) else at_least_zero(subtract(subtract(b, a), 1))
+    if _is_below(a, b, 1):
+        return True
+    return at_least_zero(subtract(b, a + 1) if isinstance(a, int) else subtract(subtract(b, a), 1))
 
 
 def at_most(a: Number, b: Number) -> Truth:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, conjunction, disjunction, is_not_zero, is_zero
@@ -75,11 +75,42 @@ def evaluator(value: Any) -> Callable[[Mapping[Any, int]], Any]:
         return lambda given: sum(factor * math.prod([given[atom] for atom in atoms]) for atoms, factor in value.terms)
 
     def at(given: Mapping[Any, int]) -> Any:
-        result = _Replacement(given).of(value, atoms)
-        assert isinstance(result, int), f"{result!r} holds a symbol without a value"
-        return result
+        known: dict[Atom, int | None] = dict(given)
+        for atom in atoms:
+            if atom not in known:
+                try:
+                    known[atom] = _atom_at(atom, known)
+                except ZeroDivisionError:  # it does not matter in a choice of another number
+                    known[atom] = None
+        return _at(value, known)
 
     return at
+
+
+def _at(value: Any, known: Mapping[Atom, int | None]) -> Any:
+    """Returns the int or bool that a number or condition is, by the ints that its atoms are."""
+    if isinstance(value, Condition):
+        return _CONDITIONS[value.kind](*[_at(operand, known) for operand in value.operands])
+    if not isinstance(value, Size):
+        return value
+    total = 0
+    for monomial, factor in value.terms:
+        for atom in monomial:
+            number = known[atom]
+            if number is None:
+                raise ZeroDivisionError("a size is divided by 0")
+            factor *= number
+        total += factor
+    return total
+
+
+def _atom_at(atom: Atom, known: Mapping[Atom, int | None]) -> int:
+    kind, *operands = atom.key
+    if kind == "where":  # only the chosen number, as the other one may divide by 0
+        number: int = _at(operands[1 if _at(operands[0], known) else 2], known)
+        return number
+    number = _ATOMS[kind](*[_at(operand, known) for operand in operands])  # type: ignore[assignment]  # of ints
+    return number
 
 
 def with_multiples(value: Any, multiples: Mapping[Atom, int]) -> Any:
@@ -113,11 +144,11 @@ class _Replacement:
         self._known: dict[Atom, Number | None] = dict(given)
         self._symbols = {symbol for atom in given for symbol in atom.symbols}
 
-    def of(self, value: Any, atoms: Sequence[Atom] | None = None) -> Any:
-        """Returns `value` with the atoms replaced; `atoms`: all that it holds, in order, where they are at hand."""
+    def of(self, value: Any) -> Any:
+        """Returns `value` with the atoms replaced."""
         if self._symbols.isdisjoint(getattr(value, "symbols", ())):
             return value
-        for atom in ordered_atoms(value, self._is_open) if atoms is None else filter(self._is_open, atoms):
+        for atom in ordered_atoms(value, self._is_open):
             try:
                 self._known[atom] = self._replaced(atom)
             except ZeroDivisionError:  # it does not matter in a choice of another number
