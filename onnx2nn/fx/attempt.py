@@ -77,6 +77,9 @@ class Attempt:
     def module(self) -> fx.GraphModule:
         """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
         state, graph = self.state, self.state.model.graph
+        trees: dict[nn.Module, dict[str, Any]] = {
+            program: nest(program, tracer.specs, tracer.held.nameless) for program, tracer in state.programs.items()
+        }
         module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
         assert isinstance(module, ImportedModule)
         if state.author is not None:
@@ -85,7 +88,7 @@ class Attempt:
         if state.plan.blocks == "repeated":
             own = state.author.names if state.author is not None else set()
         tree = nest(module, _settled(tracer.specs, tracer.guards.facts), tracer.held.nameless, own)
-        _add_inner(tree, module, state.trees)
+        _add_inner(tree, module, trees)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from onnx2nn.errors import OperatorError, UnfulfilledError
 from onnx2nn.fx import folding, opaque_calls, weight_folding
 from onnx2nn.fx.arguments import Arguments
-from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.constants import Constant, onnx_type
 from onnx2nn.fx.exporting.exportable import ExportableModule
 from onnx2nn.fx.import_state import TorchImport
@@ -105,9 +104,9 @@ class TorchBuilder(Builder):
         return self.child(prefix=prefix, outer=outer, branch=branch)
 
     def program(self, outputs: Sequence[Any], name: str) -> ExportableModule:
-        """Returns the module of a node's graph, as a tree of modules that run; `name`: of its class."""
+        """Returns the module of a node's graph; `name`: of its class."""
         module = self.tracer.finish(tuple(outputs), name)
-        self.state.trees[module] = nest(module, self.tracer.specs, self.tracer.held.nameless)
+        self.state.programs[module] = self.tracer
         return module
 
     def tensor(self, value: Any) -> Any:

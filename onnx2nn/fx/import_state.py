@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import nn
 
 from onnx2nn.fx.constants import Constant, torch_dtype
+from onnx2nn.fx.exporting.exportable import ExportableModule
 from onnx2nn.fx.repeated_nodes import Repeats
 from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values.guards import Choices, Guard
@@ -71,7 +71,7 @@ class TorchImport(ImportState):
     Attributes:
         given: the model's inputs, by name.
         steps: the number of imported nodes.
-        trees: what `nest` says of the programs of control flow.
+        programs: the modules of control flow, innermost first, and the tracers that recorded them.
     """
 
     def __init__(self, subject: Subject, known: Mapping[str, Known], strict: bool, choices: Choices):
@@ -81,7 +81,7 @@ class TorchImport(ImportState):
         self.repeats = Repeats()
         self.given: dict[str, Any] = {}
         self.steps = 0
-        self.trees: dict[nn.Module, dict[str, Any]] = {}
+        self.programs: dict[ExportableModule, Tracer] = {}
         self._sizes: dict[str, Number] = {}
         self._uses: Counter[int] = Counter()
 
