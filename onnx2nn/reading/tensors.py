@@ -167,6 +167,8 @@ class _Form(NamedTuple):
         shape: the same, frozen.
         size: the number of elements.
         nbytes: the number of bytes, 0 for texts.
+        field: the typed field that may have the elements.
+        entries: the number of its entries.
     """
 
     dtype: ir.DataType
@@ -174,6 +176,8 @@ class _Form(NamedTuple):
     shape: ir.Shape
     size: int
     nbytes: int
+    field: str
+    entries: int
 
 
 class TensorReader:
@@ -237,7 +241,9 @@ class TensorReader:
     def _form(self, number: int, dims: tuple[int, ...], name: str) -> _Form:
         """Returns the form of the tensor `name`, of the data type with a number."""
         dtype, size = self._dtype(number, name), self._size(list(dims), name)
-        return _Form(dtype, dims, ir.Shape(dims, frozen=True), size, _nbytes(dtype, size))
+        nbytes, field = _nbytes(dtype, size), _TYPED_FIELDS.get(dtype.name, "int32_data")
+        entries = 2 * size if dtype.name.startswith("COMPLEX") else nbytes if dtype.name in _PACKED_IN_INT32 else size
+        return _Form(dtype, dims, ir.Shape(dims, frozen=True), size, nbytes, field, entries)
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Returns a sparse tensor as a dense one, with the name of its values.
@@ -298,26 +304,20 @@ class TensorReader:
             )
 
     def _check_fields(self, fields: Mapping[str, Any], form: _Form) -> None:
-        name, dtype, size = fields.get("name", ""), form.dtype, form.size
-        used = [] if _DATA_FIELDS.isdisjoint(fields) else sorted(_DATA_FIELDS.intersection(fields))
+        name, used = fields.get("name", ""), _DATA_FIELDS.intersection(fields)
         if "raw_data" in fields:
-            if dtype == ir.DataType.STRING or used:
+            if form.dtype == ir.DataType.STRING or used:
                 raise ModelFileError(
                     f"Tensor {name!r} has raw_data besides or instead of a typed field. Export the model again."
                 )
             self._check(name, "bytes", len(fields["raw_data"]), form.nbytes, form)
             return
-        field = _TYPED_FIELDS.get(dtype.name, "int32_data")
-        if used and used != [field]:
+        if used and used != {form.field}:
+            found = ", ".join(sorted(used))
             raise ModelFileError(
-                f"Tensor {name!r} of type {dtype.name} has its data in {', '.join(used)}, not {field}."
+                f"Tensor {name!r} of type {form.dtype.name} has its data in {found}, not {form.field}."
             )
-        wanted = size
-        if dtype.name.startswith("COMPLEX"):
-            wanted = 2 * size
-        elif dtype.name in _PACKED_IN_INT32:
-            wanted = form.nbytes
-        self._check(name, "entries", len(fields.get(field, ())), wanted, form)
+        self._check(name, "entries", len(fields.get(form.field, ())), form.entries, form)
 
     def _external(self, proto: onnx.TensorProto, form: _Form) -> ir.LazyTensor:
         name, nbytes = proto.name, form.nbytes
