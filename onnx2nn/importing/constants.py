@@ -80,7 +80,7 @@ class Constant:
         if self._value is not None:
             return tuple(self._value.shape)
         assert self.source is not None
-        return tuple(self.source.shape.numpy())
+        return tuple(self.source.shape.dims)  # type: ignore[arg-type]  # a stored tensor has no symbolic ones
 
     @property
     def value(self) -> Any:

@@ -143,7 +143,7 @@ class HeldState:
         if not layer.state or key not in self._layers:
             for name, tensor in layer.state.items():
                 if tensor is not None and not name.startswith("running_"):
-                    layer.state[name] = self.parameter(tensor)
+                    layer.state[name] = self.parameter(tensor, state[name])
                 self._keep.append(tensor)
             path = self.names.claim(steps, own=own, module=True)
             if nameless:

@@ -68,12 +68,13 @@ class Inference:
     def _form(self, value: Any) -> Any:
         """Returns an argument as rules take it: a tensor as its spec, a symbolic number as an expression."""
         kind = type(value)
+        if kind in _PLAIN:
+            return value
         if kind is Tensor:
             spec = value.spec
             if spec.shape is None or spec.dtype is None:
                 raise TraceError("the shape of a tensor is unknown")
-            for size in spec.shape:
-                self._tracer.symbols.confirm(size)
+            self._tracer.symbols.confirm(spec.shape)
             return Spec(tuple(map(self._tracer.guards.facts.settled, spec.shape)), spec.dtype)
         if kind is Dim:
             return self._tracer.expr_of(value)
@@ -159,8 +160,14 @@ def _result(target: Any, arguments: Any, point: Point) -> Any:
         return function(*args, **kwargs)
 
 
+_PLAIN = frozenset({int, bool, float, str, type(None), torch.dtype})
+"""Types of arguments that are their own form."""
+
+
 def _key(value: Any) -> Any:
     kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
     if kind is Tensor:
         return value.spec
     if kind is Dim:

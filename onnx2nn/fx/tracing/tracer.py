@@ -26,7 +26,7 @@ from onnx2nn.fx.tracing.contiguous_norms import normalise_contiguous
 from onnx2nn.fx.tracing.factories import MAKING
 from onnx2nn.fx.tracing.held_state import HeldState
 from onnx2nn.fx.tracing.inference import Inference
-from onnx2nn.fx.tracing.layers import Layer, layer_for, stored_transposed
+from onnx2nn.fx.tracing.layers import Layer, layer_for, may_be_layer, stored_transposed
 from onnx2nn.fx.tracing.namespace import Namespace
 from onnx2nn.fx.tracing.placement_protocol import Anonymous, Placement
 from onnx2nn.fx.tracing.plain_calls import PlainCalls, scalars_inlined
@@ -305,6 +305,8 @@ class Tracer:
 
 def _layer(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
     """Returns the layer that replaces a call, with the author's weights as they are stored."""
+    if not may_be_layer(function):
+        return None
     layer = layer_for(function, _settled(tracer, args), _settled(tracer, kwargs))
     if layer is None or is_traced(list(layer.config.values())):
         return None

@@ -138,7 +138,7 @@ class Guards(Sizes):
     def _require(self, condition: Truth, reason: str, *, is_equation: bool = False) -> None:
         settled = self.facts.settled(condition)
         plain = without_choice(settled)
-        open_ = self._checked(plain, reason)
+        open_ = None if plain is True else self._checked(plain, reason)
         if open_ is None:
             return
         single = any(isinstance(self.facts.values.get(symbol), int) for symbol in open_.symbols)
@@ -193,7 +193,7 @@ class Guards(Sizes):
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)
-        if a is not b:
+        if a is not b and not (isinstance(a, int) and isinstance(b, int) and a == b):
             difference = subtract(a, b)
             common, rest = factored(difference)
             reason = f"{reason} ({a!r} and {b!r})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,16 +105,20 @@ class Symbols:
     def place(self, tensor: Tensor) -> None:
         """Notes a recorded tensor, whose dimensions read the symbols that are dimensions of no other one."""
         for axis, size in enumerate(tensor.spec.shape or ()):
-            if isinstance(size, Size) and len(size.terms) == 1 and size.by_data:
+            if isinstance(size, Size) and len(size.terms) == 1:
                 ((monomial, coefficient),) = size.terms
                 symbol = monomial[0]
-                if len(monomial) == 1 and coefficient == 1 and isinstance(symbol, Symbol) and not self.known(symbol):
+                if len(monomial) > 1 or coefficient != 1 or not isinstance(symbol, Symbol):
+                    continue
+                if symbol.by_data and not self.known(symbol):
                     self.own[symbol], self._sources[symbol] = tensor.reading(axis, size), tensor.node
 
-    def confirm(self, size: Number) -> None:
-        """Checks what samples propose for a dimension, as its size is asked for."""
-        if self._proposed and isinstance(size, Size):
-            for symbol in size.symbols & self._proposed.keys():
+    def confirm(self, sizes: Iterable[Number]) -> None:
+        """Checks what samples propose for dimensions, as their sizes are asked for."""
+        if not self._proposed:
+            return
+        for size in sizes:
+            for symbol in size.symbols & self._proposed.keys() if isinstance(size, Size) else ():
                 wanted = equal(of_symbol(symbol), self._proposed.pop(symbol))
                 self._tracer.guards.demand(wanted, "other sizes were not foreseen where this was imported")
 

@@ -45,8 +45,11 @@ class Tensor:
     def dimension(self, index: int) -> Any:
         """Returns one dimension as this tensor has it at run time: an int, or a `Dim` that reads it."""
         assert self.spec.shape is not None
-        self.tracer.symbols.confirm(self.spec.shape[index])
-        size = self.tracer.guards.facts.settled(self.spec.shape[index])
+        size = self.spec.shape[index]
+        if isinstance(size, int):
+            return size
+        self.tracer.symbols.confirm((size,))
+        size = self.tracer.guards.facts.settled(size)
         return size if isinstance(size, int) else self.reading(index, size)
 
     def reading(self, index: int, size: Size) -> Dim:
@@ -251,8 +254,14 @@ def leaves(value: Any) -> Iterable[Any]:
         yield value
 
 
+_PLAIN = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Tensor})
+"""Types of most arguments of calls that are not traced."""
+
+
 def is_traced(value: Any) -> bool:
     """Returns whether `value` is or contains a traced value."""
+    if type(value) in _PLAIN:
+        return False
     if isinstance(value, (list, tuple)):
         return any(map(is_traced, value))
     if isinstance(value, dict):
