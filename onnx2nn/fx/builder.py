@@ -48,6 +48,7 @@ class TorchBuilder(Builder):
 
     state: TorchImport
     passing = (BranchConflictError, ShapeConflictError)
+    passes = staticmethod(size_vectors.has_no_elements)
 
     def __init__(
         self,
@@ -221,8 +222,7 @@ class TorchBuilder(Builder):
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Records the calls in the body of `row`."""
-        if any(type(value) is Opaque or _is_text(value) for value in inputs):
-            raise TraceError("a value that is no tensor")
+        _refuse_others(inputs)
         try:
             arguments = self.arguments.of_body(row, inputs)
             if row.call == "packed":
@@ -287,15 +287,18 @@ class TorchBuilder(Builder):
         return results
 
 
+def _refuse_others(inputs: Sequence[Any]) -> None:
+    """Refuses inputs of a recorded node that are no tensors."""
+    for value in inputs:
+        if type(value) is Opaque or (type(value) is Constant and value.kind == ir.DataType.STRING):
+            raise TraceError("a value that is no tensor")
+
+
 def _listed_shapes(inputs: Sequence[Any]) -> str:
     """Returns the known shapes of inputs for a message, `""` where there are none."""
     kept = [value for value in inputs if isinstance(value, (Tensor, Constant))]
     shapes = [value.spec.shape if isinstance(value, Tensor) else value.shape for value in kept]
     return "".join(f" {list(shape)}" for shape in shapes if shape is not None)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, Constant) and value.kind == ir.DataType.STRING
 
 
 TorchWalk = Walk[TorchBuilder]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from onnx2nn.importing.plan import LAST_VERSION, Plan, TypeOf
 from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import HINTS, NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
+
+_Kind = ir.AttributeType
 
 
 class Scope(dict["ir.Value", Any]):
@@ -68,7 +71,7 @@ def attribute_values(
     for name, own in node.attributes.data.items():
         if name in HINTS:
             continue
-        target = _referred(own, referred)
+        target = own if own.ref_attr_name is None else _referred(own, referred)
         if target is None:
             continue
         known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
@@ -98,18 +101,23 @@ def _referred(attribute: ir.Attr, referred: Mapping[str, ir.Attr]) -> ir.Attr | 
 
 
 def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -> Any:
-    value = attribute.value
-    if attribute.type == ir.AttributeType.FLOAT:
-        return _float(value)
-    if attribute.type == ir.AttributeType.FLOATS:
-        return [_float(item) for item in value]
-    if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+    value, kind = attribute.value, attribute.type
+    if kind is _Kind.INTS or kind is _Kind.STRINGS:
         return list(value)
-    return tensor(value) if attribute.type == ir.AttributeType.TENSOR else value
+    if kind is _Kind.FLOAT:
+        return _float(value)
+    if kind is _Kind.FLOATS:
+        return [_float(item) for item in value]
+    return tensor(value) if kind is _Kind.TENSOR else value
 
 
 def _float(value: float) -> float:
     """Returns the shortest decimal of the same float32, the number in the author's source."""
+    return _shortest(value) if value else float(value)  # 0 and -0 are one key
+
+
+@functools.lru_cache(256, typed=True)
+def _shortest(value: float) -> float:
     shortest = float(str(np.float32(value)))
     return shortest if abs(shortest) <= _LARGEST else value
 
@@ -154,7 +162,8 @@ def body_arguments(
         static: returns the Python value of an input in `row.static`, by its name, that is a value of the framework.
     """
     if row.buffers:
-        inputs = [_untrained(value) if row.input_name(i) in row.buffers else value for i, value in enumerate(inputs)]
+        names = map(row.input_name, range(len(inputs)))
+        inputs = [_untrained(v) if name in row.buffers else v for name, v in zip(names, inputs, strict=True)]
     if not row.static and not row.numbers:
         return [tensor(value) for value in inputs]
     result: list[Any] = []

@@ -99,13 +99,17 @@ class Walk(Generic[B]):
             if stored is not None:
                 return (builder.stored(node, stored),)
             inputs = builder.inputs(node, values)
-            key, result = builder.replay(node, version, inputs)
-            if result is not None:
-                return (result,)
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.state.plan.find(node, version, types, self.attributes)
             if not isinstance(entry, Row):
                 return [builder.settle(item) for item in self._call_function(node, entry, inputs)]
+            is_passed = "passes_on" in entry.traits and len(inputs) == 1 and not node.attributes.data
+            if is_passed and builder.passes(inputs[0]):
+                builder.begin(node)
+                return inputs
+            key, result = builder.replay(node, version, inputs)
+            if result is not None:
+                return (result,)
             if key is None:
                 result = self._run_row(node, entry, inputs)
             else:

@@ -20,6 +20,8 @@ _SECONDS_PER_CALL = 1e-5
 _FREE_CALLS = 1000
 """Calls that a node may make on constants though no computing time is left; a node that computes sizes has few."""
 
+_UNWATCHED = contextlib.nullcontext()
+
 _WIDEST = 16
 """Bytes of the widest element."""
 
@@ -34,8 +36,10 @@ def watched(account: Account) -> Watch:
 
 def watched_where_known(arguments: Sequence[Any], account: Account) -> contextlib.AbstractContextManager[Any]:
     """Returns a context for a body that is recorded: its calls on tensors that are known run, and count."""
-    known = any(isinstance(argument, torch.Tensor) for argument in arguments)
-    return watched(account) if known else contextlib.nullcontext()
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            return watched(account)
+    return _UNWATCHED
 
 
 class Watch(TorchDispatchMode):

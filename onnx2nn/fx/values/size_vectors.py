@@ -50,6 +50,11 @@ def is_vector(value: Tensor) -> bool:
     return shape is not None and len(shape) == 1 and value.spec.dtype in _DTYPES
 
 
+def has_no_elements(value: Any) -> bool:
+    """Returns whether a value is a recorded tensor of which `note_elements` notes nothing."""
+    return type(value) is Tensor and not is_vector(value)
+
+
 def note_elements(result: Any, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], guards: Guards) -> None:
     """Notes the known numbers in a node's result, where it is a vector that may hold sizes or scale factors."""
     if row.on_shape_values is not None and type(result) is Tensor and is_vector(result):
