@@ -533,6 +533,16 @@ def test_an_empty_axis_is_padded_where_another_one_is_empty(mode: str) -> None:
         module(torch.ones(2, 1))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_pads_crop_more_than_an_axis_has_where_another_one_is_empty(mode: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 4] x) => (float[n, m] y)
+        <int64[4] pads = {{0, 3, 0, -6}}> {{ y = Pad <mode = "{mode}"> (x, pads) }}""")
+    module = onnx2nn.load(model)
+    check_same([module(torch.ones(0, 4))], run_onnxruntime(model.SerializeToString(), [torch.ones(0, 4)]), "no rows")
+    with pytest.raises(ValueError, match=r"n == 0 is needed by .*\(Pad\).*or another axis has no elements\. Here n, "):
+        module(torch.ones(2, 4))
+
+
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
 def test_an_empty_axis_may_have_pads_of_nothing(mode: str) -> None:
     model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)

@@ -44,7 +44,7 @@ def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, 
     """Returns what `pads` crop before they pad, what they pad, and what they crop of the padded axes.
 
     Cropping first moves fewer elements; an axis that has fewer than its negative pad crops loses elements that the
-    other pad adds, which only a constant can be.
+    other pad adds, which only a constant can be, or none, where another axis has no elements.
     """
     first, grown, last = Pairs(), Pairs(), Pairs()
     for axis, (size, (before, after)) in enumerate(zip(sizes, pads, strict=True)):
@@ -54,13 +54,17 @@ def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, 
         grow = before - crop[0], after - crop[1]
         cropped, added = -sum(crop), sum(grow)
         is_padded, is_enough = not (fixed(added) and added == 0), fixed(size) and size >= cropped
-        is_late = mode == "constant" and cropped and is_padded and not is_enough
+        is_late = cropped and is_padded and (not is_enough if mode == "constant" else fixed(size) and size < cropped)
+        reason = f"the negative pads of axis {axis} crop no more than it has"
+        if is_late and mode != "constant":
+            others = math.prod(other for place, other in enumerate(sizes) if place != axis)
+            demand(others == 0, f"{reason}, or another axis has no elements")
         if is_late:
             demand(
                 size + added >= cropped, f"the pads of axis {axis} crop no more than it has with those that they add"
             )
         elif cropped:
-            demand(size >= cropped, f"the negative pads of axis {axis} crop no more than it has")
+            demand(size >= cropped, reason)
         first.append((0, 0) if is_late else crop)
         grown.append(grow)
         last.append(crop if is_late else (0, 0))
@@ -117,7 +121,7 @@ def _values_of_pad(
     data = _crop(data, first)
     sized([size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)])
     if mode != "constant":
-        return np.pad(data, pairs, mode=mode)  # type: ignore[call-overload]
+        return _crop(np.pad(data, pairs, mode=mode), last)  # type: ignore[call-overload]
     empty = "" if any(isinstance(item, str) for item in data.flat) else 0
     return _crop(np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item()), last)
 
@@ -203,17 +207,18 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if mode == "constant":
         value = 0 if constant_value is None else constant_value
         return _crop(_pad_constant(F, data, pairs[padded[0] :], value), last)
-    if _easy(data, pairs, mode):
+    is_last = not any(p for pair in last for p in pair)
+    if is_last and _easy(data, pairs, mode):
         order = [p for pair in reversed(pairs[2:]) for p in pair]
         return F.nn.functional.pad(data, order, mode=_MODES[mode])
-    if len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
+    if is_last and len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
         if fixed(data.shape[axis]) and data.shape[axis] == 0:
             data = _pad_empty(F, data, axis, pairs[axis], mode)
         else:
             data = _picked(F, data, _positions(F, data.shape[axis], *pairs[axis], mode), axis=axis)
-    return data
+    return _crop(data, last)
 
 
 def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
