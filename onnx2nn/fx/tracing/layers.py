@@ -47,12 +47,10 @@ class Layer(NamedTuple):
                 continue
             inner, _, name = name.rpartition(".")
             holder = module.get_submodule(inner) if inner else module
-            if name.startswith("running_"):
-                holder.register_buffer(name, tensor)
-            else:
-                holder.register_parameter(name, tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor))
-        if "running_mean" in self.state:
-            module.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.int64))
+            trained = not name.startswith("running_") and not isinstance(tensor, nn.Parameter)
+            setattr(holder, name, nn.Parameter(tensor) if trained else tensor)  # a recurrent layer notes its weights
+        if getattr(module, "num_batches_tracked", None) is not None:  # None in an InstanceNorm
+            module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         return module
 
 
