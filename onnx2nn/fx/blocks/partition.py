@@ -190,6 +190,7 @@ def _repeats(first: Region, other: Region) -> bool:
     same = _same_values(first, other)
     if same is None:
         return False
+    # In place: the division into regions holds the list of inputs too.
     other.inputs[:], other.outputs = ([same[node] for node in nodes] for nodes in (first.inputs, first.outputs))
     other.arguments = [tuple(map(same.__getitem__, a)) if isinstance(a, tuple) else same[a] for a in first.arguments]
     other.slots, other.first = first.slots, first
