@@ -57,8 +57,7 @@ def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, 
         is_late = cropped and is_padded and (not is_enough if mode == "constant" else fixed(size) and size < cropped)
         reason = f"the negative pads of axis {axis} crop no more than it has"
         if is_late and mode != "constant":
-            others = math.prod(other for place, other in enumerate(sizes) if place != axis)
-            demand(others == 0, f"{reason}, or another axis has no elements")
+            demand(_others(sizes, axis) == 0, f"{reason}, or another axis has no elements")
         if is_late:
             demand(
                 size + added >= cropped, f"the pads of axis {axis} crop no more than it has with those that they add"
@@ -69,6 +68,11 @@ def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, 
         grown.append(grow)
         last.append(crop if is_late else (0, 0))
     return first, grown, last
+
+
+def _others(sizes: Sequence[Any], axis: int) -> Any:
+    """Returns the number of elements for each index of an axis."""
+    return math.prod(size for place, size in enumerate(sizes) if place != axis)
 
 
 def _negative(pad: Any) -> int:
@@ -121,7 +125,7 @@ def _values_of_pad(
     data = _crop(data, first)
     sized([size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)])
     if mode != "constant":
-        return _crop(np.pad(data, pairs, mode=mode), last)  # type: ignore[call-overload]
+        return _crop(np.pad(data, pairs, mode=mode), last)  # type: ignore[call-overload]  # numpy has an overload for each mode
     empty = "" if any(isinstance(item, str) for item in data.flat) else 0
     return _crop(np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item()), last)
 
@@ -207,11 +211,11 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if mode == "constant":
         value = 0 if constant_value is None else constant_value
         return _crop(_pad_constant(F, data, pairs[padded[0] :], value), last)
-    is_last = not any(p for pair in last for p in pair)
-    if is_last and _easy(data, pairs, mode):
+    is_cropped = any(p for pair in last for p in pair)  # then another axis is empty, which torch's pad refuses
+    if not is_cropped and _easy(data, pairs, mode):
         order = [p for pair in reversed(pairs[2:]) for p in pair]
         return F.nn.functional.pad(data, order, mode=_MODES[mode])
-    if is_last and len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
+    if not is_cropped and len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
         if fixed(data.shape[axis]) and data.shape[axis] == 0:
@@ -227,8 +231,7 @@ def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -
     if not all(map(fixed, pair)):
         demand(sum(pair) == 0, reason)
         return data
-    others = math.prod(size for place, size in enumerate(data.shape) if place != axis)
-    demand(others == 0, f"{reason}, or none in another axis")
+    demand(_others(data.shape, axis) == 0, f"{reason}, or none in another axis")
     return F.nn.functional.pad(data, [*[0] * 2 * (data.ndim - 1 - axis), *pair])
 
 

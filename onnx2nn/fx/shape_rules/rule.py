@@ -47,19 +47,9 @@ class Rules(MutableMapping[Any, Covering]):
         """Returns the rule of a function or of a method by its name, None where there is none."""
         found = self._registered.get(target)
         if found is None:
-            import_rules(_index().get(name_of(target)))
+            _import_rules(_index().get(name_of(target)))
             found = self._registered.get(target)
         return found
-
-    def add(self, target: Any, covering: Covering) -> None:
-        """Adds the rule of a function, or of a method by its name.
-
-        Raises:
-            ValueError: it has a rule already.
-        """
-        if target in self._registered:
-            raise ValueError(f"{target!r} has a shape rule already")
-        self._registered[target] = covering
 
     def __getitem__(self, target: Any) -> Covering:
         found = self.of(target)
@@ -68,13 +58,15 @@ class Rules(MutableMapping[Any, Covering]):
         return found
 
     def __setitem__(self, target: Any, covering: Covering) -> None:
+        if target in self._registered:
+            raise ValueError(f"{target!r} has a shape rule already")
         self._registered[target] = covering
 
     def __delitem__(self, target: Any) -> None:
         del self._registered[target]
 
     def __iter__(self) -> Iterator[Any]:
-        import_rules(None)
+        _import_rules(None)
         return iter(self._registered)
 
     def __len__(self) -> int:
@@ -104,7 +96,7 @@ def _index() -> dict[str, tuple[str, ...]]:
 
 
 @functools.cache
-def import_rules(modules: tuple[str, ...] | None) -> None:
+def _import_rules(modules: tuple[str, ...] | None) -> None:
     """Imports some modules of rules; all, where it is None: a rule that the index does not know yet, or no rule."""
     if modules is None:
         modules = tuple(module.name for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__))
@@ -174,7 +166,7 @@ def rule(*targets: Any) -> Callable[[R], R]:
                 raise
 
         for target in targets:
-            RULES.add(target, covering)
+            RULES[target] = covering
         return function
 
     return register

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.ratio import Ratio
-from onnx2nn.fx.values.tensor import TRACED, Reference
+from onnx2nn.fx.values.tensor import PLAIN, TRACED, Reference
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracing.tracer import Tracer
-
-
-_PLAIN = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Tensor})
-"""Types of most values that no graph has to itself."""
 
 
 class Captures:
@@ -36,7 +30,7 @@ class Captures:
 
     def own(self, value: Any) -> Any:
         """Returns `value` with each value of an enclosing graph replaced by an argument of this graph."""
-        if self._tracer.parent is None or type(value) in _PLAIN:
+        if self._tracer.parent is None or type(value) in PLAIN:
             return value
         if isinstance(value, (list, tuple)):
             return (

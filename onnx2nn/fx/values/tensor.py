@@ -254,13 +254,13 @@ def leaves(value: Any) -> Iterable[Any]:
         yield value
 
 
-_PLAIN = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Tensor})
-"""Types of most arguments of calls that are not traced."""
+PLAIN = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Tensor})
+"""Types of most values that are not traced."""
 
 
 def is_traced(value: Any) -> bool:
     """Returns whether `value` is or contains a traced value."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return False
     if isinstance(value, (list, tuple)):
         return any(map(is_traced, value))
