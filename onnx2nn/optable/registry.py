@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import json
 import pkgutil
 import types
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
+from onnx2nn.ground.module_index import modules_by_name
 from onnx2nn.ground.naming import identifier
 from onnx2nn.optable.row import Choice, Row
 from onnx2nn.optable.traits import Trait
@@ -196,17 +195,15 @@ def register(
 
 
 @functools.cache
-def _index() -> dict[tuple[str, str], list[str]]:
+def _index() -> dict[tuple[str, str], tuple[str, ...]]:
     """Returns the families that have rows of an operator, by its domain and name, as far as `families.json` has them.
 
     scripts/tables.py writes the file. What it lacks is found too, but only after an import of all families.
     """
-    text = resources.files("onnx2nn.optable").joinpath("families.json").read_text(encoding="utf-8")
-    index: dict[tuple[str, str], list[str]] = {}
-    for family, operators in json.loads(text).items():
-        for name in operators:
-            domain, _, operator = name.rpartition(".")
-            index.setdefault((domain, operator), []).append(family)
+    index: dict[tuple[str, str], tuple[str, ...]] = {}
+    for name, families in modules_by_name("onnx2nn.optable", "families.json").items():
+        domain, _, operator = name.rpartition(".")
+        index[domain, operator] = families
     return index
 
 

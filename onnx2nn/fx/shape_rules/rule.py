@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
-from importlib import resources
 from typing import Any, TypeVar
 
 from onnx2nn.fx.values.spec import Spec
+from onnx2nn.ground.module_index import modules_by_name
 from onnx2nn.sizes.conditions import Truth
 from onnx2nn.sizes.expression import Number
 
@@ -83,16 +82,8 @@ def name_of(target: Any) -> str:
 
 @functools.cache
 def _index() -> dict[str, tuple[str, ...]]:
-    """Returns what `functions.json` has: the modules with rules of functions of a name, by the name.
-
-    scripts/tables.py writes the file.
-    """
-    text = resources.files(_PACKAGE).joinpath("functions.json").read_text(encoding="utf-8")
-    found: dict[str, tuple[str, ...]] = {}
-    for module, names in json.loads(text).items():
-        for name in names:
-            found[name] = (*found.get(name, ()), module)
-    return found
+    """Returns the modules with rules of functions of a name, by the name, as far as `functions.json` has them."""
+    return modules_by_name(_PACKAGE, "functions.json")
 
 
 @functools.cache
