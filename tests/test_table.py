@@ -14,6 +14,7 @@ from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import HINTS, REQUIRED, Row
 from onnx2nn.optable.traits import Trait
+from tests.suitecases import node_cases
 
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
 IN_STANDARD_DOMAIN_BY_RUNTIME = {"LayerNormalization-1", "SimplifiedLayerNormalization-1"}
@@ -85,6 +86,17 @@ def test_all_revisions_of_an_operator_have_its_traits() -> None:
     for row in TABLE:
         assert row.traits <= set(get_args(Trait)), row
         assert traits.setdefault((row.domain, row.operator), row.traits) == row.traits, row
+
+
+def test_an_output_has_as_many_dimensions_as_the_traits_say() -> None:
+    kept = {name for name, cases in node_cases().items() if "keeps_rank" in TABLE.traits_of(name[1], name[0])}
+    assert len(kept) > 50
+    for name in kept:
+        for case in node_cases()[name]:
+            if len(case.model.graph.node) == 1:
+                alike = len(case.outputs) if "value_preserving" in TABLE.traits_of(name[1], name[0]) else 1
+                for output in case.outputs[:alike]:
+                    assert np.ndim(output) == np.ndim(case.inputs[0]), case
 
 
 def test_rows_name_inputs_of_theirs() -> None:

@@ -527,6 +527,7 @@ _TRANSFORMATIONS = (
     counts=["sizes"],
     results=_results_of_resize,
     sized_by="sizes",
+    traits=["keeps_rank"],
 )
 def resize(
     F: Any,
@@ -599,7 +600,13 @@ resize_13 = revision(resize, 13, without=["antialias", "axes", "keep_aspect_rati
 revision(resize_13, 11, required=["roi", "scales"])
 
 
-@op("Resize", 10, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
+@op(
+    "Resize",
+    10,
+    static=["scales"],
+    results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales),
+    traits=["keeps_rank"],
+)
 def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
     """Coordinates are index / scale; the nearest element is the ceiling when shrinking, the floor when growing.
 
@@ -613,7 +620,7 @@ upsample = revision(resize_10, 9, operator="Upsample")
 revision(upsample, 7, as_attributes=["scales"])
 
 
-@op("Upsample", 1)
+@op("Upsample", 1, traits=["keeps_rank"])
 def upsample_1(F: Any, X: Any, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Any:
     return upsample(F, X, [1.0, 1.0, height_scale, width_scale], mode=mode)
 

@@ -406,7 +406,7 @@ def _results_of_split(F: Any, input: Any, split: Any = None, *, axis: int = 0, _
     static=["split"],
     on_shape_values=_values_of_split,
     results=_results_of_split,
-    traits=["value_preserving"],
+    traits=["value_preserving", "keeps_rank"],
 )
 def split(
     F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
@@ -431,7 +431,7 @@ revision(split_13, 2, as_attributes=["split"])
 _split = split
 
 
-@op("Split", 1, static=["split"], traits=["value_preserving"])
+@op("Split", 1, static=["split"], traits=["value_preserving", "keeps_rank"])
 def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _outputs: int = 0) -> Any:
     """`split` is an input or an attribute."""
     if axis is None:
@@ -509,7 +509,7 @@ def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
     on_shape_values=_values_of_tile,
     results=_results_of_tile,
     sized_by="repeats",
-    traits=["value_preserving"],
+    traits=["value_preserving", "keeps_rank"],
 )
 def tile(F: Any, input: Any, repeats: Any) -> Any:
     if len(repeats) != input.ndim:
@@ -519,7 +519,7 @@ def tile(F: Any, input: Any, repeats: Any) -> Any:
     return input.repeat([*repeats])
 
 
-@op("Tile", 1, static=["tiles", "axis"], traits=["value_preserving"])
+@op("Tile", 1, static=["tiles", "axis"], traits=["value_preserving", "keeps_rank"])
 def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
     """Both numbers have the input's type, so that they may be floats."""
     repeats = [1] * input.ndim

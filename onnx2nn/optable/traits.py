@@ -42,7 +42,7 @@ Trait = Literal[
 - `commutative`: its inputs may be swapped.
 - `dequantises`: it gives `(x - x_zero_point) * x_scale` of integers `x`, its first three inputs.
 - `elementwise`: an element of the output depends on the elements at the same position of the inputs.
-- `keeps_rank`: the output has as many dimensions as the first input.
+- `keeps_rank`: the output has as many dimensions as the first input; where it is value-preserving, each output has.
 - `layout_only`: the output has the elements of the first input in their order, in another shape.
 - `leading_ones`: dimensions of size 1 in front of its first input are in front of its output, or it drops or broadcasts
   them, and change nothing else, where its `axis`, if it has one, is negative.

@@ -84,53 +84,50 @@ class ChannelsFirst:
         return sum(node.op_type == "Transpose" for node in self.graph)
 
     def _collect(self) -> None:
-        """Collects the ranks of all values, and the nodes that can compute on either order."""
-        ranks, first = self._ranks, set[ir.Value]()
-        ranks |= {v: len(v.shape) for v in self.graph.inputs if v.shape is not None}
+        """Collects the transposes between the two orders, and what could compute on either order beside them."""
+        first = set[ir.Value]()
         for node in self.graph:
-            for value in node.inputs:
-                if value is not None and value not in ranks:
-                    rank = self.facts.rank(value, 0)
-                    ranks |= {} if rank is None else {value: rank}
-            source = node.inputs[0] if node.inputs else None
-            rank, perm = None if source is None else ranks.get(source), _perm(node)
+            source, perm = node.inputs[0] if node.inputs else None, _perm(node)
             if (
                 perm is not None
                 and len(perm) > 2
                 and perm in (to_channels_first(len(perm)), to_channels_last(len(perm)))
             ):
-                self._towards_first[node] = perm == to_channels_first(len(perm)) and not (
-                    len(perm) == 3 and source in first
-                )
+                ambiguous = len(perm) == 3 and source in first
+                self._towards_first[node] = perm == to_channels_first(len(perm)) and not ambiguous
                 first |= {node.outputs[0]} if self._towards_first[node] else set()
             elif not node.domain and "channels_first" in TABLE.traits_of(node.op_type):
                 first.add(node.outputs[0])
-                rank = rank or self.facts.rank(node.outputs[0], 1)
-            elif form_of(node) is not None:
-                first |= set(node.outputs) if source in first else set()
-                form = self._form(node)
-                if form is not None:
-                    self._forms[node] = form
-                    rank = form.output_rank
-                elif is_elementwise(node):
-                    known = [ranks.get(value) for value in node.inputs if value is not None]
-                    rank = None if None in known else max((size or 0 for size in known), default=None)
-                else:
-                    rank = None
-            else:
-                rank = len(perm) if perm is not None else self._product_rank(node)
-            for output in node.outputs:
-                declared = len(output.shape) if output.shape is not None else rank
-                ranks |= {} if declared is None else {output: declared}
+            elif source in first and form_of(node) is not None:
+                first.update(node.outputs)
+        reached = self._reached()
+        for node in self.graph if reached else ():
+            form = self._form(node) if node in reached else None
+            if form is not None:
+                self._forms[node] = form
+                for output in node.outputs:
+                    self._ranks[output] = form.output_rank if output.shape is None else len(output.shape)
 
-    def _product_rank(self, node: ir.Node) -> int | None:
-        """Returns the rank of a matrix product, None for other nodes."""
-        if node.op_type not in ("MatMul", "Gemm") or node.domain:
-            return None
-        ranks = [self._ranks.get(value, 0) for value in node.inputs[:2] if value is not None]
-        return max(ranks) if len(ranks) == 2 and min(ranks) >= 2 else None
+    def _reached(self) -> set[ir.Node]:
+        """Returns the nodes to which channels first can spread from the transposes, by the operators alone."""
+        reached = set[ir.Node]()
+        values = [v for node, first in self._towards_first.items() for v in (node.inputs if first else node.outputs)]
+        seen = set(values)
+        for value in values:
+            if value is None or tensor_of(value) is not None:
+                continue
+            for node in (value.producer(), *(use.node for use in value.uses())):
+                if node is not None and node not in reached and form_of(node) is not None:
+                    reached.add(node)
+                    others = [other for other in (*node.inputs, *node.outputs) if other not in seen]
+                    values += others
+                    seen.update(others)
+        return reached
 
     def _form(self, node: ir.Node) -> ChannelsFirstForm | None:
+        for value in node.inputs:
+            if value is not None and value not in self._ranks and (rank := self.facts.rank(value)) is not None:
+                self._ranks[value] = rank
         known = [self._ranks.get(v, 0) for v in node.inputs if v is not None and tensor_of(v) is None]
         several = is_elementwise(node) or node.op_type == "Concat"
         rank = max(known, default=0) if several else known[0] if known else 0
@@ -162,13 +159,13 @@ class ChannelsFirst:
                 for reader in others:
                     network.add_edge(reader, (value, "first"))
         chosen = network.source_side(_FIRST, _LAST)
-        return [node for node in self.graph if node in self._forms and node in chosen]
+        return [node for node in self._forms if node in chosen]
 
     def _values(self) -> Iterator[tuple[ir.Value, Any, list[Any]]]:
         """Yields values with producer and readers: nodes that can move, or a fixed order, `_FIRST` or `_LAST`."""
-        values = [*self.graph.inputs, *(output for node in self.graph for output in node.outputs)]
-        for value in values:
-            if tensor_of(value) is not None:
+        beside = (value for node in (*self._towards_first, *self._forms) for value in (*node.inputs, *node.outputs))
+        for value in dict.fromkeys(beside):
+            if value is None or tensor_of(value) is not None:
                 continue
             node = value.producer()
             producer: Any = _LAST
@@ -260,6 +257,7 @@ _FIRST, _LAST = "channels first", "channels last"
 
 
 def _perm(node: ir.Node) -> list[int] | None:
+    """Returns the permutation of a Transpose node, None for other nodes and where the file does not say it."""
     if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes or len(node.inputs) != 1:
         return None
     attribute = node.attributes["perm"]

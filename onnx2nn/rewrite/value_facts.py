@@ -286,7 +286,11 @@ class ValueFacts:
             return len(target)
         if tensor is not None:
             return len(tensor.shape)
-        return None if node is None or not depth else _rank_behind(node, self, depth - 1)
+        if node is None or not depth:
+            return None
+        # A further output has a rank of its own, as a BatchNormalization's mean; those of a Split are all alike.
+        alike = value is node.outputs[0] or "value_preserving" in self.table.traits_of(node.op_type)
+        return _rank_behind(node, self, depth - 1) if alike else None
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Returns a value's shape, with a small size for each dynamic dimension; None where its rank is unknown."""
