@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, parse
-from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample, flat
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 
@@ -45,8 +44,7 @@ def _conv(match: Match, facts: ValueFacts) -> NewNode | None:
     wanted = (1, channels, *[1] * (len(shape) - 2))
     if size not in (wanted, wanted[1:]):
         return None
-    bias = NewNode("Reshape", (bias, np.array([-1])))
-    return NewNode(conv.op_type, (match["x"], weight, bias), dict(conv.attributes))
+    return NewNode(conv.op_type, (match["x"], weight, flat(bias)), dict(conv.attributes))
 
 
 def _conv_sample(match: Match, facts: ValueFacts) -> Sample:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import NODES, Match, largest_constant_rank, parse, tensor_of
-from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample, flat
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 # Layer normalisation and root mean square normalisation.
@@ -77,9 +77,7 @@ def _layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     weight, bias = match["weight"], match["bias"]
     if len(shape) > found[0] == 1 and set(shape[:-1]) == {1} and len(shape) <= (facts.rank(match["x"]) or 0):
-        weight, bias = (
-            NewNode("Reshape", (value, np.array([-1]))) for value in (weight, bias)
-        )  # TensorFlow's have rank > 1
+        weight, bias = flat(weight), flat(bias)  # TensorFlow's have rank > 1
     elif len(shape) != found[0]:
         return None
     inputs = (match["x"], weight, bias)
@@ -177,7 +175,7 @@ def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
     if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
         return None
-    weight, bias = (NewNode("Reshape", (match[name], np.array([-1]))) for name in ("weight", "bias"))
+    weight, bias = flat(match["weight"]), flat(match["bias"])
     return NewNode("GroupNormalization", (NewNode(f"{OWN}::Grouped", inputs), weight, bias), attributes)
 
 
@@ -217,7 +215,7 @@ def _batch_norm(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     if channels is None or facts.channels(match["shift"], match["x"]) != channels:
         return None
-    scale, shift = (NewNode("Reshape", (match[name], np.array([-1]))) for name in ("scale", "shift"))
+    scale, shift = flat(match["scale"]), flat(match["shift"])
     statistics = np.zeros(channels, np.float32), np.full(channels, 1 - _KERAS["epsilon"], np.float32)
     return NewNode("BatchNormalization", (match["x"], scale, shift, *statistics), _KERAS)
 

@@ -19,7 +19,7 @@ from onnx2nn.optable.registry import Table
 from onnx2nn.provenance.exporter_metadata import keeps_names
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, tensor_of, uncast
-from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
+from onnx2nn.rewrite.rewrite_rule import NewNode, Replacement, Rule
 from onnx2nn.rewrite.rule_sets import FOR_INFERENCE, SWEEPS, applicable_rules
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -324,13 +324,17 @@ def _is_shape_computation(node: ir.Node, depth: int = 10) -> bool:
 
 def _remove_unread(graph: ir.Graph | ir.Function, nodes: Iterable[ir.Node]) -> None:
     """Removes those of `nodes`, and of the nodes before them, whose outputs have no readers."""
-    pending = list(dict.fromkeys(nodes))
+    pending, unread = list(dict.fromkeys(nodes)), dict[ir.Node, None]()
     while pending:
         node = pending.pop()
-        if node.graph is not graph or any(output.uses() or output.is_graph_output() for output in node.outputs):
+        if node in unread or node.graph is not graph:
             continue
-        pending += filter(None, (value.producer() for value in node.inputs if value is not None))
-        graph.remove(node, safe=True)
+        if all(use.node in unread for output in node.outputs for use in output.uses()) and not any(
+            output.is_graph_output() for output in node.outputs
+        ):
+            unread[node] = None
+            pending += filter(None, (value.producer() for value in node.inputs if value is not None))
+    graph.remove(unread, safe=True)
 
 
 def _nodes(new: NewNode) -> Iterator[ir.Node]:
@@ -349,7 +353,7 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
             inputs.append(item)
     *domain, operator = new.operator.split("::")
     attributes = ir.convenience.convert_attributes(dict(new.attributes))
-    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else REPLACEMENT_OPSET)
+    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else new.version)
 
 
 def _kept(repeats: Mapping[str, int], nodes: Iterable[ir.Node], added: Iterable[ir.Node]) -> Mapping[str, int]:

@@ -27,11 +27,21 @@ class NewNode(NamedTuple):
         operator: the operator type; `domain::name` for a domain other than ai.onnx.
         inputs: values of the graph, further new nodes, arrays that become Constant nodes, None for an absent input.
         attributes: the attribute values by name.
+        version: the opset version of its domain whose operator it is.
     """
 
     operator: str
     inputs: tuple[ir.Value | NewNode | np.ndarray[Any, Any] | None, ...]
     attributes: Mapping[str, Any] = types.MappingProxyType({})
+    version: int = REPLACEMENT_OPSET
+
+
+def flat(weight: ir.Value) -> NewNode:
+    """Returns the node that gives a weight one dimension: Reshape-1 has the shape as an attribute, without a node."""
+    return NewNode("Reshape", (weight,), _ONE_DIMENSION, version=1)
+
+
+_ONE_DIMENSION = {"shape": ir.AttrInt64s("shape", [-1])}
 
 
 Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
