@@ -1,14 +1,20 @@
-"""`print(model)` of imports beside the originals, in docs/names.md: `python -m tests.ecosystem.prints --write`."""
+"""`print(model)` of imports beside the originals, in docs/names.md: `python -m tests.ecosystem.prints --write`.
+
+The document also says how many containers of an import can be called.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
+import onnx2nn
 from tests.ecosystem.document import EXPORTER_TITLES, MODEL_TITLES
 from tests.ecosystem.subjects.subject import SUBJECTS
 
@@ -23,9 +29,56 @@ _TEXT = """
 `print(model)` of an import reads as the original's. Below, `-` is before a line of the original alone, `+` before one
 of the import alone. Dropout is in no file, arguments that no result depends on have their defaults, and modules stand
 in the order of their calls. Files of the older exporter (`dynamo=False`) lack the classes' names and normalisations
-that were folded. The table counts lines.
+that were folded. The table counts lines, and containers: modules inside of the import that hold modules or a program.
+Those that count are called by the program or are lists, dictionaries or sequences of modules; the others only hold
+weights, for the calls of which the file has no scope.
 
 """
+
+_OTHERS = """
+The containers of files of other frameworks, and of files without scopes, by the folder of `tests/data`:
+
+"""
+
+DATA = Path(__file__).parents[1] / "data"
+FRAMEWORKS = ("torch", "tensorflow", "paddle", "oneflow")
+
+_LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+class Containers(NamedTuple):
+    """The containers of imports: those that can be called or are lists of modules, and all."""
+
+    good: int
+    all: int
+
+    @classmethod
+    def of(cls, *imports: nn.Module) -> Containers:
+        """Counts the containers of some imports."""
+        good = total = 0
+        for imported in imports:
+            for module in imported.modules():
+                can_be_called = type(module).forward is not nn.Module.forward
+                is_layer = type(module).__module__.startswith("torch.nn.") and not isinstance(module, _LISTS)
+                if module is not imported and not (is_layer and can_be_called):
+                    total += 1
+                    good += can_be_called or isinstance(module, _LISTS)
+        return cls(good, total)
+
+    def __str__(self) -> str:
+        return f"{self.good} of {self.all}" if self.all else "none"
+
+
+def containers_of_data(framework: str) -> Containers:
+    """Counts the containers of the imports of one folder of `tests/data`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the files lack is not what is counted
+        return Containers.of(*(onnx2nn.load(path) for path in sorted((DATA / framework).glob("*.onnx"))))
+
+
+def containers_of_subject(model: str, exporter: str) -> Containers:
+    """Counts the containers of the import of one of the models whose tools are compared."""
+    return Containers.of(SUBJECTS[model].imported(exporter))
 
 
 def printed(model: str, exporter: str) -> tuple[list[str], list[str]]:
@@ -38,12 +91,17 @@ def printed(model: str, exporter: str) -> tuple[list[str], list[str]]:
 def section() -> str:
     """Returns the generated part of the document."""
     lines = {(model, exporter): printed(model, exporter) for model in SUBJECTS for exporter in EXPORTER_TITLES}
-    head = " | ".join(f"{title} exporter" for title in EXPORTER_TITLES.values())
-    table = [f"| model | {head} |", f"|---{'|---' * len(EXPORTER_TITLES)}|"]
+    head = " | ".join(f"{title} exporter | its containers" for title in EXPORTER_TITLES.values())
+    table = [f"| model | {head} |", f"|---{'|---|---' * len(EXPORTER_TITLES)}|"]
     for model in SUBJECTS:
-        counts = [_count(*lines[model, exporter]) for exporter in EXPORTER_TITLES]
-        table.append(f"| {MODEL_TITLES[model]} | {' | '.join(counts)} |")
-    parts = [_TEXT, "\n".join(table), "\n"]
+        cells = [
+            f"{_count(*lines[model, exporter])} | {containers_of_subject(model, exporter)}"
+            for exporter in EXPORTER_TITLES
+        ]
+        table.append(f"| {MODEL_TITLES[model]} | {' | '.join(cells)} |")
+    others = ["| files | containers |", "|---|---|"]
+    others += [f"| {framework} | {containers_of_data(framework)} |" for framework in FRAMEWORKS]
+    parts = [_TEXT, "\n".join(table), "\n", _OTHERS, "\n".join(others), "\n"]
     for model in SHOWN:
         parts.append(f"\n{MODEL_TITLES[model]}:\n\n```diff\n" + "\n".join(_beside(*lines[model, "dynamo"])) + "\n```\n")
     return "".join(parts) + "\n"

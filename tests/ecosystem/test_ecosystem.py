@@ -32,6 +32,23 @@ def test_prints() -> None:
     assert prints.DOCUMENT.read_text(encoding="utf-8") == prints.document(), f"out of date: {prints.COMMAND}"
 
 
+@pytest.mark.slow
+@pytest.mark.pinned("torch", "torchvision", "transformers")
+def test_containers_can_be_called() -> None:
+    """In each import nine of ten containers can be called or are lists of modules, and so they are in other files."""
+    from tests.ecosystem import prints
+
+    require_transformers()
+    counts = {
+        (model, exporter): prints.containers_of_subject(model, exporter)
+        for model in prints.SUBJECTS
+        for exporter in prints.EXPORTER_TITLES
+    }
+    counts |= {("data", framework): prints.containers_of_data(framework) for framework in prints.FRAMEWORKS}
+    assert all(10 * found.good >= 9 * found.all for found in counts.values()), counts
+    assert sum(found.all for found in counts.values()) > 200
+
+
 @pytest.fixture
 def _one_thread() -> Iterator[None]:
     """Threads of small models wait for each other."""
