@@ -210,9 +210,9 @@ def _batch_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     TensorFlow's node names distinguish it from other layers.
     """
     named = [match[node].name or "" for node in ("factor", "sum")]
-    channels = facts.channels(match["scale"], match["x"])
     if not all(map(_BATCH_NORM.search, named)) or named[0].rpartition("/")[0] != named[1].rpartition("/")[0]:
         return None
+    channels = facts.channels(match["scale"], match["x"])
     if channels is None or facts.channels(match["shift"], match["x"]) != channels:
         return None
     scale, shift = flat(match["scale"]), flat(match["shift"])
