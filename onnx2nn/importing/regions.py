@@ -114,14 +114,15 @@ class Divider(Generic[N, R]):
 
     def visit(self, path: Path) -> tuple[list[N], list[R]]:
         """Makes the regions in and at `path`; returns the nodes and regions that remain for the outer container."""
-        nodes, regions = list(self.direct.get(path, [])), list[R]()
+        nodes: list[N] = self.direct.pop(path, [])
+        regions: list[R] = []
         for child in self.found.children[path]:
             inner_nodes, inner_regions = self.visit(child)
             nodes += inner_nodes
             regions += inner_regions
         while True:
             items = sorted((*nodes, *regions), key=self.position.__getitem__)  # a region where its first call is
-            before = self._before(items)
+            before = self._before(nodes, regions)
             order = self._order(items, before, regions)
             if isinstance(order, list):
                 break
@@ -156,15 +157,18 @@ class Divider(Generic[N, R]):
             self.found.regions[path] = region
         return [], [region]
 
-    def _before(self, items: Iterable[Item]) -> dict[Item, list[Item]]:
+    def _before(self, nodes: Sequence[N], regions: Sequence[R]) -> dict[Item, list[Item]]:
         """Returns the items of a body whose values each of them uses."""
-        producers = producers_of(items)
-        return {item: [producers[arg] for arg in self.inputs[item] if arg in producers] for item in items}
+        producers: dict[N, Item] = dict(zip(nodes, nodes, strict=True))
+        for region in regions:
+            producers |= dict.fromkeys(region.outputs, region)
+        return {item: [producers[arg] for arg in self.inputs[item] if arg in producers] for item in (*nodes, *regions)}
 
     def _order(self, items: list[Item], before: Mapping[Item, Sequence[Item]], regions: list[R]) -> list[Item] | R:
         """Returns a body's items such that each follows those before it; if no order does, a region to dissolve."""
         first = self.position
-        if not regions or all(first[other] < first[item] for item, used in before.items() for other in used):
+        # A node follows what it uses, but a region may begin before something that it needs.
+        if all(first[other] < first[region] for region in regions for other in before[region]):
             return items
         waits = {item: set(used) for item, used in before.items()}
         followers: dict[Item, list[Item]] = {item: [] for item in items}
@@ -202,11 +206,15 @@ class Divider(Generic[N, R]):
 
     def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
         """Returns the items of a region whose values others use, or none, and the values that others use."""
-        ends, outputs = list[Item](), list[N]()
+        ends: list[Item] = []
+        outputs: list[N] = []
         for item in items:
-            users = [(value, value.users) for value in values_of(item)]
-            leaving = [value for value, its in users if not inside.issuperset(its)]
-            if leaving or not any(its for _, its in users):
+            if isinstance(item, Region):
+                leaving = [value for value in item.outputs if not inside.issuperset(value.users)]
+                is_used = any(value.users for value in item.outputs)
+            else:
+                leaving, is_used = [] if inside.issuperset(item.users) else [item], bool(item.users)
+            if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
         return ends, sorted(outputs, key=self.position.__getitem__)
@@ -276,22 +284,6 @@ def _reaches_itself(item: Item, followers: Mapping[Item, Sequence[Item]]) -> boo
     return False
 
 
-def values_of(item: Item) -> Sequence[Any]:
-    """Returns the values of an item that others may use."""
-    return item.outputs if isinstance(item, Region) else (item,)
-
-
-def producers_of(items: Iterable[Item]) -> dict[Any, Item]:
-    """Returns the items by the values that others may use."""
-    found: dict[Any, Item] = {}
-    for item in items:
-        if isinstance(item, Region):
-            found |= dict.fromkeys(item.outputs, item)
-        else:
-            found[item] = item
-    return found
-
-
 def around_of(paths: Iterable[Path]) -> set[Path]:
     """Returns the paths of all modules around those at `paths`, without the outermost."""
     found = set[Path]()
@@ -307,8 +299,9 @@ def common(paths: Iterable[Path]) -> Path:
     """Returns the longest path that all of `paths` begin with."""
     first, *others = paths
     for other in others:
-        end = 0
-        while end < min(len(first), len(other)) and first[end] == other[end]:
-            end += 1
-        first = first[:end]
+        if other[: len(first)] != first:
+            end = 0
+            while end < min(len(first), len(other)) and first[end] == other[end]:
+                end += 1
+            first = first[:end]
     return first

@@ -13,7 +13,7 @@ from torch import fx
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, path_of
-from onnx2nn.fx.modules.module_tree import is_persistent, members_of
+from onnx2nn.fx.modules.module_tree import children_of, is_persistent, members_of, own_buffers, own_parameters
 from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing import regions
@@ -163,14 +163,15 @@ class _Divider(regions.Divider[fx.Node, Region]):
 
     def _slots(self, region: Region) -> dict[str, Item | None] | None:
         """Returns the content of an `nn.Sequential` for `region`, None where the container holds more."""
-        program, path = self.program, region.path
+        holder, path = self.program.module(region.path), region.path
         slots = _slots(region)
-        if slots is None or program.parameters(path) or any(hasattr(torch.nn.Sequential, name) for name in slots):
+        if slots is None or own_parameters(holder):
+            return None
+        if any(hasattr(torch.nn.Sequential, name) for name in slots if not name.isdecimal()):
             return None
         kept = {name for name, item in slots.items() if isinstance(item, Region) or (item and item.op == "call_module")}
-        own = any(is_persistent(program.module(path), name) for name in program.buffers(path))
-        others = [program.module((*path, name)) for name in program.children(path) if name not in kept]
-        if own or any(inner.state_dict() for inner in others):
+        own = any(is_persistent(holder, name) for name in own_buffers(holder))
+        if own or any(inner.state_dict() for name, inner in children_of(holder).items() if name not in kept):
             return None
         return None if path and self._is_read_outside(region, kept) else slots
 
@@ -267,7 +268,7 @@ def _slots(region: Region) -> dict[str, Item | None] | None:
         if isinstance(item, fx.Node) and item.op != "call_module":
             pending.append(item)
             continue
-        path = item.path if isinstance(item, Region) else tuple(str(item.target).split("."))
+        path = item.path if isinstance(item, Region) else path_of(item.target)
         if path[:-1] != region.path or path[-1] in slots or not _fill(slots, pending, path[-1]):
             return None
         slots[path[-1]], pending = item, []
@@ -284,7 +285,7 @@ def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
     A link uses nothing but `value`; except for the first value, nothing but the link uses `value`.
     """
     inside = {item} if isinstance(item, fx.Node) else item.nodes
-    if not first and not inside >= value.users.keys():
+    if not first and not inside.issuperset(value.users):
         return None
     if isinstance(item, Region):
         return item.outputs[0] if item.inputs == [value] and len(item.outputs) == 1 else None
@@ -301,16 +302,19 @@ def _is_root_output(value: fx.Node) -> bool:
 
 
 def _fill(slots: dict[str, Item | None], pending: list[fx.Node], name: str | None) -> bool:
-    """Puts activations into the free numbers before `name`; returns whether they fit."""
-    taken = [int(slot) for slot in slots if slot.isdecimal()]
-    start = max(taken) + 1 if taken else 0
+    """Puts activations into the free numbers before `name`; returns whether they fit.
+
+    The names are numbers that ascend, or none of them is a number.
+    """
+    last = next(reversed(slots), "")
+    start = int(last) + 1 if last.isdecimal() else 0
     if name is None:
         slots |= {str(start + offset): node for offset, node in enumerate(pending)}
         return True
     if not name.isdecimal():
-        return not pending and not taken
-    if len(taken) != len(slots) or not len(pending) <= int(name) - start <= _GAP:
+        return not pending and not start
+    if (last and not start) or not len(pending) <= int(name) - start <= _GAP:
         return False
-    free = range(start, int(name))
-    slots |= {str(number): pending[number - start] if number - start < len(pending) else None for number in free}
+    for number in range(start, int(name)):
+        slots[str(number)] = pending[number - start] if number - start < len(pending) else None
     return True
