@@ -157,15 +157,16 @@ def _list_modules(partition: Partition, uncalled: Container[Path]) -> list[Path]
 
 def _order_modules(partition: Partition) -> None:
     """Puts the modules without weights, which were added last, in the order of first calls between the others."""
-    program, first = partition.program, dict[Path, int]()
+    program = partition.program
+    first: dict[Path, int] = {(): 0}
 
     def note(region: Region) -> None:
         for item in region.items:
             if isinstance(item, fx.Node) and item.op not in ("call_module", "get_attr"):
                 continue
             path = path_of(item.target) if isinstance(item, fx.Node) else module_path(item.path)
-            for end in range(1, len(path) + 1) if path not in first else ():
-                first.setdefault(path[:end], len(first))
+            while path not in first:  # nor are some of the paths around it
+                first[path], path = len(first), path[:-1]
             if isinstance(item, Region):
                 note(item)
 
@@ -227,14 +228,15 @@ class _Nesting:
     def _replace(self, region: Region) -> None:
         """Puts the module of a region in the place of its container."""
         path = region.path
-        holder = self.program.module(path)
+        around = self.program.module(path[:-1])
+        holder = children_of(around)[path[-1]]
         if region.slots is not None:
             module: nn.Module = self._sequential(region, holder)
         else:
             block, notes = _Body(self, region).block()
             kind = NumberedBlock if any(name.isdecimal() for name in children_of(holder)) else Block
             module = class_of(kind, self._class_name(path), block)(holder, notes)
-        set_child(self.program.module(path[:-1]), path[-1], module)
+        set_child(around, path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
 
     def _class_name(self, path: Path) -> str:
@@ -303,7 +305,8 @@ class _Body:
 
     def __init__(self, nesting: _Nesting, region: Region):
         self.nesting, self.region, self.program = nesting, region, nesting.program
-        self.calls, self.arguments = list[Call](), list[str]()
+        self.calls: list[Call] = []
+        self.arguments: list[str] = []
         self.meta: list[Mapping[str, Any]] = []
         self.known: dict[fx.Node, Value] = {}
         self.packed: dict[tuple[fx.Node, ...], Value] = {}

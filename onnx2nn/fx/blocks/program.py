@@ -100,9 +100,19 @@ class Program:
 
 
 def _key(call: Call) -> Hashable:
-    if call.op == "placeholder":
-        return call.op, call.type
-    return call.op, call.target, tuple(map(_plain, call.args)), _plain(call.kwargs) if call.kwargs else ()
+    op, target, args, kwargs, annotation = call
+    if op == "placeholder":
+        return op, annotation
+    return op, target, _plain_items(args), _plain(kwargs) if kwargs else ()
+
+
+_EXACT = frozenset({Value, bool, int, str, type(None)})
+"""Types of which two values are equal for all purposes if Python says so."""
+
+
+def _plain_items(values: Sequence[Any]) -> tuple[Hashable, ...]:
+    types = tuple(map(type, values))
+    return (types, *values) if _EXACT.issuperset(types) else tuple(map(_plain, values))
 
 
 def _plain(value: Any) -> Hashable:
@@ -110,7 +120,7 @@ def _plain(value: Any) -> Hashable:
     if type(value) is Value:
         return value
     if isinstance(value, (list, tuple)):
-        return (tuple if isinstance(value, tuple) else list, *map(_plain, value))
+        return (tuple if isinstance(value, tuple) else list, *_plain_items(value))
     if isinstance(value, dict):
         return (dict, *((name, _plain(item)) for name, item in value.items()))
     if isinstance(value, slice):

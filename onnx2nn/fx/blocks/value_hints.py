@@ -74,10 +74,12 @@ def annotation(node: fx.Node, known: dict[fx.Node, str] | None = None) -> str:
     pending = [node]
     while pending:  # without recursion, as networks are deep
         last = pending[-1]
-        if last not in known and (unknown := [arg for arg in _operands(last) if arg not in known]):
-            pending += unknown
-            continue
-        known.setdefault(last, _annotation(last, known))
+        if last not in known:
+            operands = _operands(last)
+            if unknown := [operand for operand in operands if operand not in known]:
+                pending += unknown
+                continue
+            known[last] = _annotation(last, [known[operand] for operand in operands])
         pending.pop()
     return known[node]
 
@@ -89,13 +91,12 @@ def _operands(node: fx.Node) -> list[fx.Node]:
     return node.all_input_nodes if whole else []
 
 
-def _annotation(node: fx.Node, known: dict[fx.Node, str]) -> str:
+def _annotation(node: fx.Node, operands: list[str]) -> str:
     if is_size(node):
         return "int" if node.target == "size" else "torch.device" if node.args[1] == "device" else "object"
     if node.target in _SIZES:
         return "int"
-    operands = _operands(node)
-    if operands and all(known[operand] in ("int", "float") for operand in operands):
+    if operands and {"int", "float"}.issuperset(operands):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"
 

@@ -49,7 +49,10 @@ def unwrap(kind: type[nn.Module]) -> None:
 
 def _forward(kind: type[nn.Module]) -> Any:
     """Returns the attribute `forward` of a class without evaluating it; subclasses may inherit it."""
-    return next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
+    for base in kind.__mro__:
+        if "forward" in base.__dict__:
+            break
+    return base.__dict__["forward"]
 
 
 class _Forward:
