@@ -78,9 +78,7 @@ def measure_loads(path: Path, repeats: int) -> tuple[dict[str, list[float]], dic
 
 def _forget() -> None:
     _CLASSES.clear()
-    for cached in (scopes.parsed_list, scopes.plain_items, scopes.split_call, scopes.paths_of, scopes.step_name):
-        cached.cache_clear()
-    for cached in (scopes.path_of, scopes.is_attribute):
+    for cached in (scopes.parsed_list, scopes.step_name, scopes.path_of, scopes.is_attribute):
         cached.cache_clear()
 
 

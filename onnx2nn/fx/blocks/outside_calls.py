@@ -26,10 +26,14 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
     noted = {modules: nodes for modules, nodes in program.calls.items() if is_named(modules)}
     known = {node for nodes in noted.values() for node in nodes}
     older = {node: scopes for node in program.graph.nodes if node not in known and (scopes := _scopes(node))}
-    called = {path for modules in {*noted, *older.values()} for path in modules}  # some time
+    called = set[Path]().union(*noted, *older.values())  # some time
     found: dict[fx.Node, Set[Path]] = {}
+    around: dict[Path, Set[Path]] = {}  # the modules around those in one module
     for modules, nodes in noted.items():
-        if passed := _left_out(modules) & called:
+        inside = modules[-1][:-1]
+        if inside not in around:
+            around[inside] = called.intersection(inside[:end] for end in range(1, len(inside) + 1))
+        if passed := around[inside] - {*modules}:
             for node in nodes:
                 place = _place(node, declared)
                 if modules[-1] in (place, place[:-1]):  # no weight that is somewhere else
@@ -50,13 +54,6 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
 def _place(node: fx.Node, declared: Mapping[fx.Node, Path | None]) -> Path:
     """Returns the path of the module that a call is, or in which it is."""
     return path_of(node.target) if node.op == "call_module" else declared.get(node) or ()
-
-
-@functools.lru_cache(1 << 12)
-def _left_out(noted: Modules) -> Set[Path]:
-    """Returns the paths around the last of some modules, each of which calls the next, that are not among them."""
-    place = noted[-1]
-    return frozenset(place[:end] for end in range(1, len(place))).difference(noted)
 
 
 def _running(scopes: Sequence[Path], place: Path, containers: Set[Path]) -> set[Path]:

@@ -57,11 +57,15 @@ class Scoped:
     @functools.cached_property
     def calls(self) -> dict[Modules, list[fx.Node]]:
         """The calls by the modules around them, the outermost first, as torch's newer exporter notes these."""
-        found: dict[tuple[str, ...], list[fx.Node]] = {}
+        noted: dict[str, list[fx.Node]] = {}
         for node in self.graph.nodes:
-            if scopes := _modules_around(node):
-                found.setdefault(scopes, []).append(node)
-        return {paths_of(scopes): nodes for scopes, nodes in found.items()}
+            if text := node.meta.get("scopes"):
+                noted.setdefault(_text_around(text), []).append(node)
+        found: dict[Modules, list[fx.Node]] = {}
+        for text, nodes in noted.items():
+            if scopes := parsed_list(text):
+                found.setdefault(paths_of(scopes), []).extend(nodes)
+        return found
 
     @functools.cached_property
     def persistent(self) -> dict[str, bool]:
@@ -122,17 +126,13 @@ class Scoped:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        found: dict[Path, str] = {}
-        seen: set[Path] = set()
+        nameless = self.containers - self.class_names.keys()
         for modules, nodes in self.calls.items():
-            if modules[-1] in seen:
-                continue
-            seen.add(modules[-1])
-            for path, name in zip(modules, _metadata(nodes[0], "classes"), strict=False):
-                if path not in found:
-                    found[path] = name.rsplit(".", 1)[-1]
-        for path, name in found.items():
-            self.class_names.setdefault(path, name)
+            if not nameless.isdisjoint(modules):
+                for path, name in zip(modules, _metadata(nodes[0], "classes"), strict=False):
+                    if path in nameless:
+                        nameless.remove(path)
+                        self.class_names[path] = name.rsplit(".", 1)[-1]
 
 
 @functools.lru_cache(1 << 12)
@@ -229,15 +229,22 @@ def complete_scopes(program: Scoped) -> None:
         if placed != modules:
             complete = False
             for node in nodes:
-                node.meta["scopes"] = repr([*map(".".join, placed), split_call(node.meta["scopes"])[1]])
+                node.meta["scopes"] = repr([*map(".".join, placed), parsed_list(node.meta["scopes"])[-1]])
     if not complete:
         del program.calls  # they are read again
-    program.noted = frozenset(found | {tuple(map(step_name, path)) for path in found})
+    if any(step_name(step) != step for step in set(itertools.chain.from_iterable(found))):
+        found |= {tuple(map(step_name, path)) for path in found}
+    program.noted = found
 
 
 def _placed(noted: Modules, program: Scoped) -> Modules:
     """Returns the places of modules, each of which calls the next, in the tree of a program."""
-    if all(path[: len(before)] == before for before, path in itertools.pairwise(noted)):
+    around = noted[0]
+    for path in noted:
+        if path[: len(around)] != around:
+            break
+        around = path
+    else:
         return noted
     placed = [noted[0]]
     for before, path in itertools.pairwise(noted):
@@ -273,7 +280,6 @@ def noted_modules(node: fx.Node) -> Modules:
     return modules if modules and is_named(modules) else ()
 
 
-@functools.lru_cache(1 << 12)
 def paths_of(scopes: tuple[str, ...]) -> Modules:
     """Returns dotted paths as their steps."""
     return tuple(map(path_of, scopes))
@@ -293,36 +299,24 @@ def _metadata(node: fx.Node, key: str) -> Sequence[str]:
 def _modules_around(node: fx.Node) -> tuple[str, ...]:
     """Returns the scopes around a node, without the last one, which is the call itself."""
     text = node.meta.get("scopes")
-    return split_call(text)[0] if text else ()
+    return parsed_list(_text_around(text)) if text else ()
 
 
-@functools.lru_cache(1 << 12)
-def split_call(text: str) -> tuple[tuple[str, ...], str]:
-    """Returns the items of a list but the last one, which many lists share and which are read once, and the last."""
-    start, _, last = text.rpartition("', '")
-    call = last[:-2]
-    if last[-2:] == "']" and "'" not in call and "\\" not in call and call.isprintable():
-        items = plain_items(f"{start}']")
-        if items is not None:
-            return items, call
-    *others, call = parsed_list(text) or ("",)
-    return tuple(others), call
-
-
-@functools.lru_cache(1 << 12)
-def plain_items(text: str) -> tuple[str, ...] | None:
-    """Returns the items of a list of texts without quotes and escapes, None for another text."""
-    items = text[2:-2].split("', '")
-    quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
-    return tuple(items) if quoted and "\\" not in text and text.isprintable() else None
+def _text_around(text: str) -> str:
+    """Returns a list without its last item, as text: calls share it, and it is read once for them."""
+    around, _, last = text.rpartition("', '")
+    if last[-2:] == "']" and last[:-2].isidentifier():  # as torch names calls
+        return f"{around}']"
+    return repr([*parsed_list(text)[:-1]])
 
 
 @functools.lru_cache(1 << 12)
 def parsed_list(text: str) -> tuple[str, ...]:
     """Returns the items of a list that an exporter wrote, as text, none for another text."""
-    items = plain_items(text)
-    if items is not None:
-        return items  # in a fiftieth of the time
+    items = text[2:-2].split("', '")
+    quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
+    if quoted and "\\" not in text and text.isprintable():
+        return tuple(items)  # in a fiftieth of the time
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, NO_ACTIVATIONS, Module, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import declared_class, is_size, step_name
+from onnx2nn.fx.blocks.scopes import declared_class, is_size, path_of, step_name
 from onnx2nn.fx.modules.graph_nodes import call_module_instead
 from onnx2nn.fx.modules.module_tree import child_of, children_of, container, module_at, set_child
 from onnx2nn.fx.values.spec import Shape, Spec
@@ -40,15 +40,19 @@ def make_modules(
     """
     called = _Called(root, noted)
     scopes: dict[Path, list[fx.Node]] = {}
+    there: set[Path] = set()
     for node, path in declared.items():
-        scopes.setdefault(path, []).append(node)
+        if node.op in FUNCTIONS:
+            scopes.setdefault(path, []).append(node)
+        else:
+            there.add(path if path_of(node.target) == path else called.of(path))
     groups: dict[Path, list[fx.Node]] = {}
     for path, nodes in scopes.items():
         groups.setdefault(called.of(path), []).extend(nodes)
-    callers = around_of(groups)
+    callers = around_of((*groups, *there))
     made: dict[Path, Module] = {}
     for path, nodes in groups.items():
-        if path in callers or any(node.op not in FUNCTIONS for node in nodes):
+        if path in callers or path in there:
             continue  # a module that calls others, or one that is there
         sizes = [node for node in nodes if is_size(node)]
         nodes = [node for node in nodes if not is_size(node)] or nodes
@@ -236,15 +240,14 @@ def _place(root: nn.Module, path: Path) -> Path:
     found: list[str] = []
     around: nn.Module | None = root
     for step in path[:-1]:
-        names = (step, step_name(step))
-        inner = next((name for name in names if around is not None and _has(around, name)), None)
-        if inner is not None:
-            around = child_of(around, inner)
+        name = step if _has(around, step) else step_name(step)
+        if _has(around, name):
+            around = child_of(around, name)
             if type(around) is not nn.Module:
                 return ()
         else:
             around = None
-        found.append(inner or names[1])
+        found.append(name)
     last = path[-1]
     place = (*found, step_name(last) if last else "")
     if not BLOCK_ATTRIBUTES.isdisjoint(place) and not _is_there(root, place):
@@ -252,9 +255,9 @@ def _place(root: nn.Module, path: Path) -> Path:
     return place
 
 
-def _has(module: nn.Module, name: str) -> bool:
+def _has(module: nn.Module | None, name: str) -> bool:
     """Returns whether a module has an attribute; in a fraction of the time where it is a module."""
-    return child_of(module, name) is not None or hasattr(module, name)
+    return child_of(module, name) is not None or (module is not None and hasattr(module, name))
 
 
 def _is_there(root: nn.Module, place: Path) -> bool:

@@ -18,8 +18,8 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
         return root, path
     *steps, name = path.split(".")
     for step in steps:
-        inner = getattr(root, step, None)
-        if not isinstance(inner, nn.Module):
+        inner = child_of(root, step)
+        if inner is None:
             root.add_module(step, inner := nn.Module())
         root = inner
     return root, name
