@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.owners import SUMS
-from onnx2nn.fx.blocks.scopes import is_size, numbers
+from onnx2nn.fx.blocks.scopes import plain_values
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 
 _NEAREST = 24
@@ -80,7 +80,7 @@ class _Search:
         self.root, self.graph = root, graph
         self.index = {node: index for index, node in enumerate(graph.nodes)}
         self.taken = set(outside)
-        self.numbers = numbers(graph) | {node for node in graph.nodes if is_size(node)}
+        self.numbers = plain_values(graph)
         self.fed: set[fx.Node] = set()
         self.kinds: dict[fx.Node, Any] = {}
         for node in graph.nodes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from torch import fx
 
 from onnx2nn.fx.blocks.owners import copy_for_users, place
-from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers
+from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, plain_values
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
@@ -51,7 +51,8 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
     if not sizes:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    wanted = {size for node in sizes if (size := _dimension(program, node)) is not None}
+    dimensions = {node: size for node in sizes if (size := _dimension(program, node)) is not None}
+    wanted = {(scope[user], size) for node, size in dimensions.items() for user in node.users}
     equal, fed = _equal_dimensions(program, wanted), _fed(program)
     reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
     for node in sizes:
@@ -60,7 +61,7 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
             continue
         present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
         present += [scope[user] for user in node.users if scope[user] not in fed]
-        size = _dimension(program, node)
+        size = dimensions.get(node)
         for user in list(node.users):
             if size is None or user.target in ASSERTIONS or (not scope[user] and not scope[tensor]):
                 continue
@@ -97,7 +98,7 @@ def _read_computed_sizes(program: Scoped) -> None:
     if not computed:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    equal = _equal_dimensions(program, {sizes[node] for node in computed})
+    equal = _equal_dimensions(program, {(scope[user], sizes[node]) for node in computed for user in node.users})
     reads = {(scope[node], *node.args): node for node in sizes if is_size(node)}
     for node in computed:
         for user in list(node.users):
@@ -154,12 +155,11 @@ def _reads_outside(program: Scoped, node: fx.Node, known: Set[fx.Node]) -> bool:
 def _fed(program: Scoped) -> set[Path]:
     """Returns the regions that take a tensor; another takes one whose sizes or device it reads, in place of these."""
     found: set[Path] = {()}
-    computed = numbers(program.graph)
+    plain = plain_values(program.graph)
     for node in program.graph.nodes:
         inside = program.scope[node]
-        for used in () if is_size(node) else node.all_input_nodes:
-            known = used.op == "get_attr" or is_size(used) or used in computed
-            if not known and program.scope[used][: len(inside)] != inside:
+        for used in () if inside in found or is_size(node) else node.all_input_nodes:
+            if used.op != "get_attr" and used not in plain and program.scope[used][: len(inside)] != inside:
                 found.add(inside)
     return found
 
@@ -174,12 +174,18 @@ def _dimension(program: Scoped, node: fx.Node) -> Size | None:
     return None
 
 
-def _equal_dimensions(program: Scoped, sizes: Set[Size]) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
-    """Returns the tensors that are used in each region and have one of some sizes, by that, and where they have it."""
-    found: dict[tuple[Path, Size], dict[tuple[fx.Node, int], None]] = {}
+def _equal_dimensions(
+    program: Scoped, wanted: Set[tuple[Path, Size]]
+) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
+    """Returns the tensors that are used in a region and have a size, for some of both, and where they have it."""
+    found: dict[tuple[Path, Size], dict[tuple[fx.Node, int], None]] = {key: {} for key in wanted}
+    regions, sizes = ({key[item] for key in wanted} for item in (0, 1))
     dimensions: dict[fx.Node, list[tuple[int, Size]]] = {}
     for node in program.graph.nodes:
-        for tensor in node.all_input_nodes if node.op.startswith("call_") and not is_size(node) else ():
+        region = program.scope[node]
+        if region not in regions or not node.op.startswith("call_") or is_size(node):
+            continue
+        for tensor in node.all_input_nodes:
             if tensor not in dimensions:
                 spec = program.specs.get(tensor)
                 shape = () if spec is None else spec.shape or ()
@@ -187,7 +193,8 @@ def _equal_dimensions(program: Scoped, sizes: Set[Size]) -> dict[tuple[Path, Siz
                     (axis, size) for axis, size in enumerate(shape) if isinstance(size, Size) and size in sizes
                 ]
             for axis, size in dimensions[tensor]:
-                found.setdefault((program.scope[node], size), {})[tensor, axis] = None
+                if (region, size) in found:
+                    found[region, size][tensor, axis] = None
     return {key: [*places] for key, places in found.items()}
 
 
@@ -200,7 +207,7 @@ def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
         path, mask = program.scope[node], 0
         for used in node.all_input_nodes:
             mask |= found[used]
-        if node.op == "call_module" or (node.op == "get_attr" and program.persistent.get(str(node.target))):
+        if _has_weights(program, node):
             if path not in around:
                 prefixes = (path[:end] for end in range(len(path) + 1))
                 around[path] = sum(bits.setdefault(prefix, 1 << len(bits)) for prefix in prefixes)
@@ -209,13 +216,19 @@ def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
     return found, bits
 
 
+def _has_weights(program: Scoped, node: fx.Node) -> bool:
+    """Returns whether a node is a call of a layer, or reads a weight."""
+    return node.op == "call_module" or (node.op == "get_attr" and program.persistent.get(str(node.target), False))
+
+
 def _check_inputs_first(program: Scoped) -> None:
     """Places the checks that no weight affects at the entry."""
     checks = [node for node in program.graph.nodes if node.target in ASSERTIONS]
-    weighted, _ = _weighted(program) if checks else ({}, {})
-    for node in checks:
-        if not weighted[node]:
-            program.scope[node] = ()
+    weighted: set[fx.Node] = set()
+    for node in program.graph.nodes if checks else ():
+        if _has_weights(program, node) or not weighted.isdisjoint(node.all_input_nodes):
+            weighted.add(node)
+    program.scope |= dict.fromkeys((node for node in checks if node not in weighted), ())
 
 
 def _move_out(program: Scoped) -> None:
@@ -224,24 +237,32 @@ def _move_out(program: Scoped) -> None:
     An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
     """
     scope = program.scope
-    weighted, bits = _weighted(program)
+    weighted, bits = dict[fx.Node, int](), dict[Path, int]()
     for node in reversed(program.graph.nodes):
-        if node.op in ("placeholder", "output", "call_module") or not node.users:
+        if node.op not in ("call_function", "call_method") or not node.users:
             continue
-        inside = scope[node]
-        users = {scope[user] for user in node.users}
-        if len(users) == 1 and inside in users:
+        inside, users = scope[node], [scope[user] for user in node.users]
+        if users.count(inside) == len(users):
             continue
         target = common([inside, *users])
-        while target != scope[node] and node.op != "get_attr":
-            level = scope[node][: len(target) + 1]
-            if level not in bits or _first_module(scope[node], len(level)) not in bits or weighted[node] & bits[level]:
-                break  # a module without weights, such as a rotary embedding, gives what it computes
+        level = inside[: len(target) + 1]
+        if target == inside or _follows_layer(program, node, level):
+            continue
+        if not weighted:
+            weighted, bits = _weighted(program)
+        # A module without weights, such as a rotary embedding, gives what it computes.
+        if level in bits and _first_module(inside, len(level)) in bits and not weighted[node] & bits[level]:
             scope[node] = target
-        if program.is_movable(node):
-            scope[node] = common([scope[user] for user in node.users])
-        elif node.op == "get_attr":
-            scope[node] = target
+    for node in program.graph.find_nodes(op="get_attr", sort=False):
+        if node.users:
+            users = [scope[user] for user in node.users]
+            scope[node] = common(users if program.is_movable(node) else [scope[node], *users])
+
+
+def _follows_layer(program: Scoped, node: fx.Node, around: Path) -> bool:
+    """Returns whether a call computes with the result of a layer inside of a container."""
+    layers = (used for used in node.all_input_nodes if used.op == "call_module")
+    return any(program.scope[layer][: len(around)] == around for layer in layers)
 
 
 def _first_module(path: Path, end: int) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 import torch
 from torch import fx
@@ -13,7 +13,7 @@ from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, path_of, plain_values
 from onnx2nn.fx.modules.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier, without_call_number
 from onnx2nn.importing.regions import Path, common
@@ -91,22 +91,22 @@ class _Owners:
     def known(self) -> None:
         """Places the layers, and the calls whose scopes the file names."""
         for node in self.program.graph.nodes:
-            scope = self.declared.get(node)
-            named = node.op == "call_module" and self._is_named(str(node.target), scope)
             if node.op in ("placeholder", "output"):
                 self.scope[node] = ()
-            elif node.op == "get_attr":
+            if node.op in ("placeholder", "output", "get_attr"):
                 continue
-            elif named:
-                self.scope[node] = self.clip(path_of(node.target)[:-1])
-            elif scope is not None:
-                self.scope[node] = self.clip(scope)
-                if self.scope[node] not in self.named:
-                    self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
-            else:
-                self.unknown[node] = None
-            if node.op == "call_module" and not named:
+            scope = self.declared.get(node)
+            if node.op == "call_module":
+                if self._is_named(str(node.target), scope):
+                    self.scope[node] = self.clip(path_of(node.target)[:-1])
+                    continue
                 self.nameless[node] = None
+            if scope is None:
+                self.unknown[node] = None
+                continue
+            place = self.scope[node] = self.clip(scope)
+            if place not in self.named:
+                self.named |= {place[:end] for end in range(1, len(place) + 1)}
 
     def _is_named(self, target: str, scope: Path | None) -> bool:
         """Returns whether a layer's path says where it is called; the name of an If or a Loop may have no scope."""
@@ -137,10 +137,13 @@ class _Owners:
         """Places every other call in the common container of its neighbours."""
         following = self._next_scopes()
         for node in self.unknown:
-            before = [self.scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
-            after = following[node]
+            inputs = (arg for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder"))
+            before, after = dict.fromkeys(map(self.scope.__getitem__, inputs)), following[node]
+            if before == after:  # or there are neither
+                self.scope[node] = max(before, key=len, default=())
+                continue
             meetings = [common((one, other)) for one in before or after for other in after or before]
-            self.scope[node] = max(meetings, key=len, default=())
+            self.scope[node] = max(meetings, key=len)
 
     def _next_scopes(self) -> dict[fx.Node, dict[Path, None]]:
         """Returns the scopes of the nearest users that have one, for each call that has none."""
@@ -153,11 +156,13 @@ class _Owners:
 
     def enclose_joins(self) -> None:
         """Places residual connections, and the activations of their sums."""
-        if not any(len(node.all_input_nodes) > 1 for node in self.unknown):
+        joining = [node for node in self.unknown if len(node.all_input_nodes) > 1]
+        plain = plain_values(self.program.graph) if joining else set()
+        if not any(len(_tensors(node, plain)) > 1 for node in joining):
             return  # nothing joins two values
         anchors = self._anchors()
         total = Counter(path[:end] for path in anchors.values() for end in range(1, len(path) + 1))
-        forks = _Forks(self.program.graph)
+        forks = _Forks(self.program.graph, plain)
         joins: dict[fx.Node, Path] = {}
         for node in self.unknown:
             between = forks.between(node)
@@ -280,23 +285,21 @@ class _Owners:
 
 
 class _Forks:
-    """Finds the calls between a join of two values and the value from which both come."""
+    """Finds the calls between a join of two values and the value from which both come.
 
-    def __init__(self, graph: fx.Graph):
-        self._numbers = numbers(graph)
-        self._data = {node: self._tensors(node) for node in graph.nodes}
+    Args:
+        graph: the program.
+        plain: its `plain_values`.
+    """
+
+    def __init__(self, graph: fx.Graph, plain: Set[fx.Node]):
+        self._plain = plain
+        self._data = {node: _tensors(node, plain) for node in graph.nodes}
         self._fork: dict[fx.Node, fx.Node | None] = {}
         self._depth: dict[fx.Node, int] = {}
         for node, inputs in self._data.items():
             fork = self._nearest(inputs) if inputs else None
             self._fork[node], self._depth[node] = fork, 0 if fork is None else self._depth[fork] + 1
-
-    def _tensors(self, node: fx.Node) -> list[fx.Node]:
-        """Returns the tensors that a call computes with, without weights and sizes."""
-        return [used for used in node.all_input_nodes if used.op != "get_attr" and not self._is_number(used)]
-
-    def _is_number(self, node: fx.Node) -> bool:
-        return node in self._numbers or is_size(node)
 
     def _nearest(self, inputs: list[fx.Node]) -> fx.Node | None:
         """Returns the last value on which all `inputs` depend: the nearest common ancestor in the tree of forks."""
@@ -331,7 +334,12 @@ class _Forks:
             if len(found) > _FAR:
                 return None
         inner = (user for node in found if node is not join for user in node.users)
-        return list(found) if all(user in found or self._is_number(user) for user in inner) else None
+        return list(found) if all(user in found or user in self._plain for user in inner) else None
+
+
+def _tensors(node: fx.Node, plain: Set[fx.Node]) -> list[fx.Node]:
+    """Returns the tensors that a call computes with, without weights and the `plain_values`."""
+    return [used for used in node.all_input_nodes if used.op != "get_attr" and used not in plain]
 
 
 def _activated(node: fx.Node) -> fx.Node | None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 from torch import fx
 
-from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, path_of, plain_values
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, around_of
 
@@ -45,19 +45,21 @@ def separate(program: Scoped) -> None:
     repeated = shared | weightless | around_of(weightless)
     if not repeated:
         return
-    nodes = [node for node in program.graph.nodes if node.op.startswith("call_") and node.target not in ASSERTIONS]
-    once = numbers(program.graph)  # these, and sizes, are read once for all calls
-    nodes = [node for node in nodes if not is_size(node) and node not in once]
+    left = plain_values(program.graph)
+    left.update(node for node in program.graph.nodes if not node.op.startswith("call_") or node.target in ASSERTIONS)
+    nodes = [node for node in program.graph.nodes if node not in left]
     pending: list[tuple[Path, Sequence[fx.Node]]] = [((), nodes)]
     while pending:
         around, inside = pending.pop()
         groups: dict[Path, list[int]] = {}
         for position, node in enumerate(inside):
             path = program.scope[node][: len(around) + 1]
-            if len(path) > len(around) and module_path(path) in repeated:
+            if len(path) > len(around):
                 groups.setdefault(path, []).append(position)
         for path, group in groups.items():
             size, module = len(group), module_path(path)
+            if module not in repeated:
+                continue
             if module in shared or module in weightless:
                 signatures = [_signature(program, inside[position], len(path)) for position in group]
                 size = _period(signatures) if module in shared else _run(group, signatures)

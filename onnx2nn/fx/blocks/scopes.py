@@ -343,6 +343,11 @@ def numbers(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
+def plain_values(graph: fx.Graph) -> set[fx.Node]:
+    """Returns the nodes that give sizes, devices, and numbers computed of these; all uses of one share a node."""
+    return numbers(graph).union(filter(is_size, graph.nodes))
+
+
 def _is_arithmetic(target: Any) -> bool:
     plain = getattr(target, "__module__", "") in ("_operator", "builtins", "math") and target is not getattr
     return plain or target in _OF_NUMBERS
