@@ -960,3 +960,41 @@ def test_a_choice_of_no_sizes_has_the_type_of_what_is_chosen() -> None:
     found = run(onnx2nn.load(model), inputs)
     assert found[0].dtype == torch.int64
     check_same(found, run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+
+
+SIZES_INSIDE = """
+    <ir_version: 8, opset_import: ["": 17, "my": 1]>
+    g (float[n, 4, 6] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] k = {24}, bool c = {1}> {
+        s = Shape (x)
+        b = Slice (s, zero, one)
+        COMPUTED
+        y = Reshape (x, t)
+    }
+    <domain: "my", opset_import: ["": 17]> target (x, k) => (t) {
+        s = Shape (x)
+        zero = Constant <value = int64[1] {0}> ()
+        one = Constant <value = int64[1] {1}> ()
+        b = Slice (s, zero, one)
+        t = Concat <axis = 0> (b, k)
+    }"""
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        """t = If (c) <then_branch = g1 () => (int64[2] u) { u = Concat <axis = 0> (b, k) },
+                       else_branch = g2 () => (int64[3] v) { v = Concat <axis = 0> (b, k, k) }>""",
+        "t = my.target (x, k)",
+    ],
+)
+def test_sizes_that_a_branch_or_a_function_computes(computed: str) -> None:
+    """tf2onnx chooses the target of a Reshape by a constant; torch's first dynamo exporter kept functions of shapes."""
+    module = onnx2nn.load(parser.parse_model(SIZES_INSIDE.replace("COMPUTED", computed)))
+    assert not LEAVES_THE_GRAPH.search(module.code)
+    program = torch.export.export(
+        module, (torch.randn(2, 4, 6),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    ).module()
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 4, 6)
+        for found in (module(x), program(x)):
+            assert torch.equal(found, x.flatten(1))

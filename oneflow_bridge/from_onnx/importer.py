@@ -49,7 +49,7 @@ def import_graph(
             known = None
         scope[value] = builder.writer.argument(value, known)
     with flow.no_grad():
-        outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
+        outputs = list(map(builder.output, Walk(builder, scope, graph, dict(graph.opset_imports)).run()))
     state.raise_problems()
     module = builder.writer.finish(outputs)
     if state.author is not None:

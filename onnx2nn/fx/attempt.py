@@ -69,7 +69,7 @@ class Attempt:
             tracer.names.reserve(state.author.names)
         scope, self._renamed = self._inputs(tracer)
         state.declare(tracer)
-        outputs = Walk(self._builder, scope, graph, dict(graph.opset_imports)).run()
+        outputs = list(map(self._builder.output, Walk(self._builder, scope, graph, dict(graph.opset_imports)).run()))
         state.raise_problems()
         self._result = outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from onnx2nn.fx.trace_errors import BranchConflictError, ShapeConflictError, Sha
 from onnx2nn.fx.tracing.placement import NamedPlacement
 from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values import size_vectors
+from onnx2nn.fx.values.captures import returned
 from onnx2nn.fx.values.guards import take_guards
 from onnx2nn.fx.values.tensor import Opaque, Tensor, is_traced
 from onnx2nn.ground.limits import TooLargeError
@@ -123,15 +125,8 @@ class TorchBuilder(Builder):
         """Returns the inputs of a node as values of this tracer."""
         inputs: list[Any] = self.tracer.own(values)
         if self.tracer.parent is not None:
-            inputs = [self._own_numbers(value) if isinstance(value, ShapeValues) else value for value in inputs]
+            inputs = [value.mapped(self.tracer.own) if isinstance(value, ShapeValues) else value for value in inputs]
         return inputs
-
-    def _own_numbers(self, value: ShapeValues) -> ShapeValues:
-        """Returns shape values of an enclosing graph as values of this one."""
-        own = np.empty_like(value.array)
-        for index, number in np.ndenumerate(value.array):
-            own[index] = self.tracer.own(number)
-        return ShapeValues(own, value.dtype)
 
     def output(self, value: Any) -> Any:
         """Returns a value as a tensor; a value that is no tensor is unchanged."""
@@ -274,8 +269,8 @@ class TorchBuilder(Builder):
         return self.child(origins=Origins())
 
     def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
-        """Records a call of the function's module; outputs that are known at import stay constants."""
-        results = list(outputs)[: len(node.outputs)]
+        """Records a call of the function's module; outputs that are known at import stay constants, and sizes sizes."""
+        results = [self._returned(value, body) for value in outputs[: len(node.outputs)]]
         take_guards(self.tracer, body.tracer)
         live = {i: getattr(value, "spec", None) for i, value in enumerate(results) if is_traced(value)}
         if live or body.tracer.guards.later:
@@ -285,6 +280,13 @@ class TorchBuilder(Builder):
             for i, value in zip(live, values, strict=True):
                 results[i] = value
         return results
+
+    def _returned(self, value: Any, body: TorchBuilder) -> Any:
+        """Returns an output of a function: sizes as this program's where it reads them, other values as the body's."""
+        if isinstance(value, ShapeValues):
+            with contextlib.suppress(TraceError):
+                return value.mapped(lambda number: returned(self.tracer, number))
+        return body.output(value)
 
 
 def _refuse_others(inputs: Sequence[Any]) -> None:

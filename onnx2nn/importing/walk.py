@@ -63,7 +63,7 @@ class Walk(Generic[B]):
         self.state = builder.state
 
     def run(self) -> list[Any]:
-        """Imports every node; returns the values of the graph's outputs."""
+        """Imports every node; returns the values of the graph's outputs, in the form that the scope holds."""
         builder, scope, at = self.builder, self.scope, self.builder.at
         if isinstance(self.graph, ir.Graph):
             for value in self.graph.initializers.values():
@@ -82,7 +82,7 @@ class Walk(Generic[B]):
             for used in node.inputs:
                 if used is not None and last.get(used) is node:
                     scope.pop(used, None)  # frees its memory
-        outputs = [builder.output(scope[value]) for value in self.graph.outputs]
+        outputs = [scope[value] for value in self.graph.outputs]
         if outer[0] is not None:  # an inner graph was imported in place: the outer walk goes on
             at.node, at.step = outer
         return outputs
@@ -174,7 +174,8 @@ class Walk(Generic[B]):
         Args:
             graph: the graph.
             bindings: the values of its inputs.
-            builder: builds a program of its own for it; None: the graph becomes part of this program.
+            builder: builds a program of its own for it, whose outputs are returned; None: the graph becomes part of
+                this program, where numbers computed from shapes stay numbers.
 
         Raises:
             OperatorError: the graph holds nodes that cannot be imported.
@@ -185,7 +186,7 @@ class Walk(Generic[B]):
         outputs = Walk(builder or self.builder, scope, graph, self.opsets, self.attributes).run()
         if any(value is UNKNOWN for value in outputs):
             raise OperatorError("its subgraph holds nodes that cannot be imported, named on their own.")
-        return outputs
+        return outputs if builder is None else list(map(builder.output, outputs))
 
     def _types(self, values: Sequence[ir.Value | None], known: Sequence[Any]) -> list[TypeOf]:
         return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,13 @@ class ShapeValues:
 
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any]
+
+    def mapped(self, function: Callable[[Any], Any]) -> ShapeValues:
+        """Returns the results of `function` for each number, of the same dtype."""
+        made = np.empty_like(self.array)
+        for index, number in np.ndenumerate(self.array):
+            made[index] = function(number)
+        return ShapeValues(made, self.dtype)
 
 
 def evaluate(

@@ -1,12 +1,16 @@
-"""Captured values: values of enclosing graphs that become arguments of an inner graph's module."""
+"""Captured values: values of enclosing graphs that become arguments of an inner graph's module; numbers back out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.values.dim import Dim
+from onnx2nn.fx.values.guards import node_of
 from onnx2nn.fx.values.ratio import Ratio
 from onnx2nn.fx.values.tensor import PLAIN, TRACED, Reference
+from onnx2nn.sizes.conditions import Condition
+from onnx2nn.sizes.expression import Size
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracing.tracer import Tracer
@@ -73,3 +77,26 @@ class Captures:
             if not node.users:
                 self._tracer.graph.erase_node(node)
                 self.values[:] = [other for other in self.values if other is not value]  # == records a comparison
+
+
+def returned(tracer: Tracer, number: Any) -> Any:
+    """Returns a number of a function's program as one of the program that calls it, which computes it itself.
+
+    Args:
+        tracer: records the program that calls the function.
+        number: a plain number, a `Dim` or a `Ratio`.
+
+    Raises:
+        TraceError: only the function reads a size in the number.
+    """
+    if isinstance(number, Ratio):
+        parts = (returned(tracer, number.numerator), returned(tracer, number.denominator))
+        return Ratio(tracer, *parts, number.factor)
+    if not isinstance(number, Dim):
+        return number
+    expr = tracer.guards.facts.settled(number.expr)
+    if not isinstance(expr, (Size, Condition)):
+        return expr
+    if not all(map(tracer.symbols.known, expr.symbols)):
+        raise TraceError("a size that data decide inside a function")
+    return Dim(tracer, expr, lambda: node_of(tracer, expr))

@@ -363,6 +363,11 @@ def _is_by_data(value: Number | Truth) -> bool:
     return isinstance(value, (Size, Condition)) and value.by_data
 
 
+def node_of(tracer: Tracer, value: Number | Condition) -> Any:
+    """Returns a size or condition, of dimensions that a program reads, as a node that is recorded now."""
+    return _Nodes(tracer).of(value)
+
+
 def _check(tracer: Tracer, guard: Guard) -> None:
     """Records a check where nodes are recorded now."""
     symbols = sorted(guard.condition.symbols, key=_number)
@@ -370,7 +375,7 @@ def _check(tracer: Tracer, guard: Guard) -> None:
     whose = "that data decide" if guard.condition.by_data else "of the inputs"
     message = misfit(whose, _escaped(guard.text), places)
     sizes = [tracer.symbols.read(symbol).node for symbol in symbols]
-    truth = _Nodes(tracer).of(guard.condition)
+    truth = node_of(tracer, guard.condition)
     kwargs: dict[str, Any] = {"message": message}
     if guard.condition.by_data:
         kwargs["by_data"] = True
