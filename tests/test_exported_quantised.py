@@ -139,6 +139,28 @@ def test_a_weight_that_was_trained_is_written_as_it_is(tmp_path: Path) -> None:
     assert torch.equal(onnx2nn.load(again).state_dict()["head.weight"], module.head.weight)
 
 
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2"])
+def test_a_weight_of_float8_with_a_zero_point(kind: str, tmp_path: Path) -> None:
+    """ONNX Runtime's quantiser writes the zero point; no integers give the weight, which an export holds as it is."""
+    element = getattr(onnx.TensorProto, kind)
+    held = [
+        onnx.helper.make_tensor("held", element, [3, 2], [0.5, -1.0, 2.0, 0.25, -4.0, 1.5]),
+        onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, [], [0.125]),
+        onnx.helper.make_tensor("zero", element, [], [0.0]),
+    ]
+    graph = onnx.parser.parse_graph("""g (float[n, 3] x) => (float[n, 2] y) {
+        weight = DequantizeLinear (held, scale, zero)
+        y = MatMul (x, weight)
+    }""")
+    graph.initializer.extend(held)
+    path, again = tmp_path / "float8.onnx", tmp_path / "again.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9), path)
+    module = onnx2nn.load(path)
+    assert onnx2nn.verify(path, module).ok
+    assert "agrees" in onnx2nn.export_onnx(module, again)
+    assert onnx2nn.load(again).state_dict().keys() == module.state_dict().keys()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_a_file_that_was_dequantised_are_floats(tmp_path: Path) -> None:
     path, again = _quantised(tmp_path, "dynamo", "channels"), tmp_path / "again.onnx"

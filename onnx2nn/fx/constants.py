@@ -56,9 +56,14 @@ def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
     dtype = torch_dtype(kind)
     if not (array.flags.writeable and (array.flags.c_contiguous or _is_mapped(array))):  # may be unaligned
         array = np.array(array, order="C")
-    if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
+    if _is_lacking(dtype):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
     return torch.from_numpy(array if array.dtype.isnative else array.view(array.dtype.newbyteorder("=")))
+
+
+def _is_lacking(dtype: torch.dtype) -> bool:
+    """Returns whether numpy has no such type: bfloat16, or a float of 8 bits."""
+    return dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point)
 
 
 def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
@@ -83,9 +88,9 @@ class Constant(constants.Constant):
 
     @staticmethod
     def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-        """Returns a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
+        """Returns a tensor as a numpy array; bfloat16 and float8, which numpy lacks, become float32."""
         tensor = tensor.detach()
-        return tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
+        return tensor.float().numpy() if _is_lacking(tensor.dtype) else tensor.numpy()
 
     @classmethod
     def stored(cls, tensor: torch.Tensor) -> ir.TensorProtocol:
@@ -114,7 +119,7 @@ def _to_numpy(value: Any, number: int) -> Any:
     value = value.detach().cpu()
     element = ir.DataType(number)
     wanted = element.numpy() if element != ir.DataType.UNDEFINED else onnx_type(value.dtype).numpy()
-    if value.dtype is torch.bfloat16 or (value.dtype.itemsize == 1 and value.dtype.is_floating_point):
+    if _is_lacking(value.dtype):
         raw = value.contiguous().view(torch.uint16 if value.dtype.itemsize == 2 else torch.uint8).numpy()
         return raw.view(onnx_type(value.dtype).numpy())
     array = value.resolve_conj().numpy()

@@ -62,7 +62,7 @@ class Origins:
 
     def note_steps(self, integers: Constant, scale: Constant, zero_point: Constant | None = None) -> None:
         """Notes with what the integers of an initializer are dequantised, where that is no number for each block."""
-        if len(scale.shape) < 2:
+        if len(scale.shape) < 2 and integers.kind.is_integer():  # a float8 is dequantised too
             zeros = 0 if zero_point is None else zero_point.numpy().tolist()
             self._steps[integers.name] = Steps(integers.kind.name, scale.numpy().tolist(), zeros)
 
