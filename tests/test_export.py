@@ -791,6 +791,22 @@ def test_outputs_that_are_inputs_and_weights(tmp_path: Path) -> None:
     check_against_onnxruntime(path, module, inputs)
 
 
+def test_outputs_of_one_name(tmp_path: Path) -> None:
+    """tf2onnx lists a value of a TFLite file as often as that gives it."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 2] y, float[N, 2] z, float[N, 2] y,'
+            " float[N, 2] y) { y = Sin (x) z = Cos (x) }"
+        )
+    )
+    path = tmp_path / "m.onnx"
+    onnx2nn.export_onnx(module, path)
+    assert [value.name for value in onnx.load(path).graph.output] == ["y", "z", "y", "y"]
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["Sin", "Cos"]
+    check_against_onnxruntime(path, module, (torch.randn(3, 2),))
+    assert onnx2nn.load(path).meta["onnx2nn"]["outputs"] == ["y", "z", "y", "y"]
+
+
 STRIDED = """
 <ir_version: 8, opset_import: ["" : 17]>
 graph (float[n, 1, t] x) => (float[n, 1, u] y) <float one = {1.0}, float[1, 1, 1] w = {2.0}>

@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.checked_sizes import tied
-from onnx2nn.output.exported_nodes import SOURCE, clean
+from onnx2nn.output.exported_nodes import SOURCE, clean, unused
 from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.quantised_weights import quantise
 from onnx2nn.output.save import endless, failed_node, held_parts, one_sided, unchecked
@@ -168,8 +169,8 @@ def _export(
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
 
-    known = getattr(module, "meta", {}).get("onnx2nn", {})
-    _check_outputs(runs[0][1], known.get("outputs") or ())
+    outputs = getattr(module, "meta", {}).get("onnx2nn", {}).get("outputs") or []
+    _check_outputs(runs[0][1], outputs)
     tensors = inputs_for(module, runs[0][0])
     batch: Sequence[int | None] = [None] * len(names)
     if isinstance(module, Vectorised):
@@ -186,7 +187,7 @@ def _export(
                 _traceable(_sample(module)),
                 tuple(tensors),
                 input_names=names,
-                output_names=known.get("outputs") or None,
+                output_names=_told_apart(outputs) or None,
                 dynamic_shapes=(tuple(opened),) if opened else (),
                 opset_version=opset,
                 dynamo=True,
@@ -207,6 +208,7 @@ def _export(
     lost = one_sided(module, single_branches(_sample(module), tensors))
     if not lost:  # else the line names the nodes that a file holds for the example's sizes
         beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
+    _name_repeated(program.model.graph, outputs)
     clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     quantise(program.model, getattr(_sample(module), "meta", {}).get("onnx2nn", {}).get("steps", {}))
     if isinstance(module, Vectorised):
@@ -237,6 +239,20 @@ def _without_stack_traces() -> Iterator[None]:
         yield
     finally:
         setattr(config, _NO_STACK_TRACES, before)
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Returns names for the exporter, which takes each once: a file may list one of its values several times."""
+    taken = Counter(set(names))
+    return [unused(name, taken) if name in names[:index] else name for index, name in enumerate(names)]
+
+
+def _name_repeated(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Makes the outputs that `_told_apart` told apart one value again, of their name."""
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            graph.outputs[index] = graph.outputs[names.index(name)]
+            graph.outputs[index].name = name
 
 
 def _check_outputs(values: Sequence[Any], names: Sequence[str]) -> None:
