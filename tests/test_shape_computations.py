@@ -962,6 +962,29 @@ def test_a_choice_of_no_sizes_has_the_type_of_what_is_chosen() -> None:
     check_same(found, run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
 
 
+def test_a_size_that_is_chosen_by_a_comparison_is_a_minimum(tmp_path: Path) -> None:
+    """ndonnx computes the end of a slice so; torch.export knows minima, and fails where a size is a choice."""
+    module = onnx2nn.load(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 4] x) => (float[n, 4] y) <int64 zero = {0}, int64 one = {1}, float[1, 4] ones = {1, 1, 1, 1}> {
+            s = Shape (x)
+            n = Gather (s, zero)
+            many = Greater (n, one)
+            end = Where (many, one, n)
+            rows = Range (zero, end, one)
+            axis = Constant <value = int64[1] {1}> ()
+            first = Unsqueeze (rows, axis)
+            update = Gather (x, rows)
+            twice = Add (update, update)
+            y = ScatterND (x, first, twice)
+        }""")
+    )
+    assert "size_if" not in module.code
+    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "m.onnx")
+    check_against_onnxruntime(tmp_path / "m.onnx", module, (torch.randn(3, 4),))
+
+
 SIZES_INSIDE = """
     <ir_version: 8, opset_import: ["": 17, "my": 1]>
     g (float[n, 4, 6] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] k = {24}, bool c = {1}> {

@@ -244,6 +244,36 @@ def test_what_is_known_decides_a_minimum() -> None:
     assert facts.decide(is_zero(quotient))
 
 
+@pytest.mark.parametrize(
+    ("choice", "extreme"),
+    [
+        (lambda n, m: choose(less(1, n), 1, n), lambda n, m: minimum(n, 1)),
+        (lambda n, m: choose(at_most(n, m), n, m), lambda n, m: minimum(n, m)),
+        (lambda n, m: choose(less(n, m), n, m), lambda n, m: minimum(n, m)),
+        (lambda n, m: choose(less(n, m), m, n), lambda n, m: maximum(n, m)),
+        (lambda n, m: choose(at_most(3, n), n * 2, 5), lambda n, m: maximum(n * 2, 5)),
+        (lambda n, m: choose(at_most(3, n), 5, n * 2), lambda n, m: minimum(n * 2, 5)),
+    ],
+)
+def test_the_smaller_or_larger_of_two_numbers_that_are_compared(choice: Any, extreme: Any) -> None:
+    n, m = (of_symbol(Symbol(name)) for name in "nm")
+    assert choice(n, m) is extreme(n, m)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lambda n, m: choose(less(2, n), 1, n),
+        lambda n, m: choose(less(n, m), n + 2, m),
+        lambda n, m: choose(at_most(3, n), n * 2, 3),
+        lambda n, m: choose(at_most(3, n), n * 2, 7),
+    ],
+)
+def test_other_choices_between_numbers_are_no_extremes(choice: Any) -> None:
+    n, m = (of_symbol(Symbol(name)) for name in "nm")
+    assert "if" in repr(choice(n, m))
+
+
 def test_a_bound_decides_which_way_a_quotient_is_rounded() -> None:
     n, facts = _n(), Facts()
     quotient = truncated_divide(n - 400, 2)

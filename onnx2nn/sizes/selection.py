@@ -115,12 +115,15 @@ def choose(condition: Truth, a: Number, b: Number) -> Number:
     """Returns `a` where the condition holds, else `b`.
 
     Laws: where `p == 0`, numbers whose difference is a multiple of `p` are equal, and so are `n` and `min(n, m)` where
-    `n = c` and `m >= c`.
+    `n = c` and `m >= c`. The one that a comparison of both says is the smaller or larger is `chosen_extreme`.
     """
     if isinstance(condition, bool):
         return a if condition else b
     if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
         return a
+    extreme = chosen_extreme(condition, a, b)
+    if extreme is not None:
+        return _extreme(extreme, (a, b))
     if condition.kind in ("==", "!=") and _equal_at_zero(condition.operands[0], a, b):
         return b if condition.kind == "==" else a
     (p, q), (r, s) = bounds(a), bounds(b)
@@ -129,6 +132,23 @@ def choose(condition: Truth, a: Number, b: Number) -> Number:
         None if q is None or s is None else max(q, s),
     )
     return of_atom(Choice, ("where", condition, a, b), interval, (condition, a, b))
+
+
+def chosen_extreme(condition: Truth, a: Number, b: Number) -> str | None:
+    """Returns `"min"` or `"max"` where `choose(condition, a, b)` is that, else None. `1 if n > 1 else n` is one."""
+    if isinstance(condition, bool) or condition.kind != ">=":
+        return None
+    (size,) = condition.operands
+    difference = subtract(a, b)
+    return "max" if _has_sign(difference, size) else "min" if _has_sign(multiply(difference, -1), size) else None
+
+
+def _has_sign(difference: Number, size: Size) -> bool:
+    """Returns whether a difference is at least 0 where `size >= 0`, else at most 0: `k * size + r`, `0 <= r <= k`."""
+    lead, coefficient = next((monomial, factor) for monomial, factor in size.terms if monomial)
+    factor = terms_of(difference).get(lead, 0) // coefficient
+    rest = subtract(difference, multiply(size, factor))
+    return isinstance(rest, int) and 0 <= rest <= factor
 
 
 def without_choice(condition: Truth) -> Truth:

@@ -241,6 +241,10 @@ _LAWS: dict[Function, Function] = {
 """What the functions of a program compute, as size expressions."""
 
 
+_EXTREMES: dict[str, Function] = {"min": functional.onnx2nn__SizeMin, "max": functional.onnx2nn__SizeMax}
+"""The functions of a program that compute minima and maxima, which torch's tools know better than choices."""
+
+
 class Integers:
     """Computes with symbolic numbers of one recorded program; equal expressions are one `Dim`."""
 
@@ -264,8 +268,11 @@ class Integers:
             raise TraceError(f"{getattr(function, '__name__', function)} of a size")
         if function not in _ON_TRUTHS:  # True counts as 1
             args = tuple(arg.to_integer() if isinstance(arg, Dim) else int(arg) for arg in args)
+        known = [facts.settled(arg.expr) if isinstance(arg, Dim) else arg for arg in args]
+        if law is selections.choose and (extreme := selections.chosen_extreme(*known)) is not None:
+            return self.compute(_EXTREMES[extreme], *args[1:])
         try:
-            expr = law(*(facts.settled(arg.expr) if isinstance(arg, Dim) else arg for arg in args))
+            expr = law(*known)
         except ZeroDivisionError as error:
             raise TraceError(str(error)) from None
         if isinstance(expr, Condition) and (truth := facts.decide(expr)) is not None:
