@@ -22,7 +22,11 @@ class If(nn.Module):
         split: the number of values that the then branch captures.
         serves: the limits on sizes that each branch accepts: position among its
             captured values, axis, smallest and largest size. Empty: both accept all.
+        views: positions of captured values that may lie in the memory of others, of
+            which torch.cond gets copies: it takes no aliases.
     """
+
+    views: Sequence[int] = ()
 
     def __init__(
         self,
@@ -30,10 +34,11 @@ class If(nn.Module):
         else_branch: nn.Module,
         split: int,
         serves: Sequence[Any] = (),
+        views: Sequence[int] = (),
     ):
         super().__init__()
         self.then_branch, self.else_branch = then_branch, else_branch
-        self.split, self.serves = split, list(serves)
+        self.split, self.serves, self.views = split, list(serves), list(views)
 
     def forward(self, cond: Any, *captured: Any) -> Any:
         """Returns the outputs of the branch that `cond` selects.
@@ -55,9 +60,11 @@ class If(nn.Module):
             truths = [isinstance(value, (bool, torch.SymBool)) for value in captured]
             pairs = zip(captured, truths, strict=True)
             kept = [torch.sym_ite(v, 1, 0) if truth else v for v, truth in pairs]
+            for position in self.views:
+                kept[position] = kept[position].clone()
             then = self._fresh(self._then, kept, truths)
             otherwise = self._fresh(self._else, kept, truths)
-            tensors = tuple(v for v in captured if isinstance(v, torch.Tensor))
+            tensors = tuple(v for v in kept if isinstance(v, torch.Tensor))
             return torch.cond(cond, then, otherwise, tensors)
         return self._then(*captured) if cond else self._else(*captured)
 

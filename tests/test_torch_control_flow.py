@@ -525,3 +525,34 @@ def test_a_choice_stands_in_the_module_that_makes_it(tmp_path: Path) -> None:
             x = sign * torch.ones(3, 4)
             torch.testing.assert_close(imported.first(x), model.first(x))
             torch.testing.assert_close(imported(x), model(x))
+
+
+def test_branches_take_a_tensor_and_views_of_it(tmp_path: Path) -> None:
+    """torch.cond takes no aliases: views get copies where it runs. Two views of one tensor are aliases too."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x, bool c) => (float[n, 3] y) <int64[1] axis = {0}> {
+            turned = Transpose <perm = [1, 0]> (x)
+            small = Unsqueeze (turned, axis)
+            y = If (c) <
+                then_branch = a () => (float[n, 3] p) { square = MatMul (turned, x) p = MatMul (x, square) },
+                else_branch = b () => (float[n, 3] q) { f = Squeeze (small, axis) q = Transpose <perm = [1, 0]> (f) }
+            >
+        }""")
+    module = onnx2nn.load(model)
+    choice = next(part for part in module.modules() if isinstance(part, If))
+    assert len(choice.views) == 2  # the transposed tensor, and with a dimension more
+    x = torch.randn(5, 3)
+    exported = torch.export.export(
+        module, (x, torch.tensor(True)), dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, None), strict=False
+    ).module()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    onnx2nn.export_onnx(module, tmp_path / "m.onnx")
+    for rows in (5, 2):
+        x = torch.randn(rows, 3)
+        for truth in (True, False):
+            inputs = (x, torch.tensor(truth))
+            expected = run_onnxruntime(model.SerializeToString(), inputs)
+            for form in (module, exported, compiled):
+                check_same((form(*inputs),), expected, "against ONNX Runtime")
+            check_against_onnxruntime(tmp_path / "m.onnx", module, inputs)

@@ -162,7 +162,7 @@ def _choose(choice: If, *inputs: Any) -> Any:
 def _exported(choice: If) -> If:
     """Returns an If with the weights that its branches have at this time, which are torch.export's during its trace."""
     then_branch, else_branch = _exported_module(choice.then_branch), _exported_module(choice.else_branch)
-    return If(then_branch, else_branch, choice.split, choice.serves)
+    return If(then_branch, else_branch, choice.split, choice.serves, choice.views)
 
 
 def _exported_module(module: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ import torch
 from onnx2nn.control_flow import If
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.subgraphs.region_specs import outside, spec_of, unify
+from onnx2nn.fx.subgraphs.shared_memory import views
 from onnx2nn.fx.trace_errors import BranchConflictError
 from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values.dim import Dim
@@ -70,7 +71,8 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     captured = (condition, *traced[0].captured, *traced[1].captured)
     truths: Sequence[Truth] = (True, True) if sizes is None else (sizes, negation(sizes))
     serves = [_served(tracer, child, truth) for child, truth in zip(traced, truths, strict=True)]
-    module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
+    shared = views(captured[1:])
+    module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else (), shared)
     name = builder.placement.of_graphs(node) if path is None else path.split(".")
     outcome: Sequence[Any] = tracer.call_module(name, module, captured, specs, own=path is not None)
     return outcome
