@@ -44,6 +44,8 @@ DATA = Path(__file__).parents[1] / "data"
 FRAMEWORKS = ("torch", "tensorflow", "paddle", "oneflow")
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_LAYERS = ("torch.nn.", "onnx2nn.layers")
+"""Where the classes of layers stand, which are no containers."""
 
 
 class Containers(NamedTuple):
@@ -59,7 +61,7 @@ class Containers(NamedTuple):
         for imported in imports:
             for module in imported.modules():
                 can_be_called = type(module).forward is not nn.Module.forward
-                is_layer = type(module).__module__.startswith("torch.nn.") and not isinstance(module, _LISTS)
+                is_layer = type(module).__module__.startswith(_LAYERS) and not isinstance(module, _LISTS)
                 if module is not imported and not (is_layer and can_be_called):
                     total += 1
                     good += can_be_called or isinstance(module, _LISTS)
