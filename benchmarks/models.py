@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -251,9 +252,9 @@ class VoiceDetector(torch.nn.Module):
 class Memory(torch.nn.Module):
     """An LSTM over `(steps, batch, hidden)`."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        self.memory = torch.nn.LSTM(hidden, hidden)
+        self.memory = torch.nn.LSTM(hidden, hidden, layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the hidden states, of the shape of `x`."""
@@ -287,12 +288,12 @@ def _tokens(batch: int) -> Tensors:
     return (torch.arange(batch * 16).reshape(batch, 16),)
 
 
-LSTMS = {"lstm_64_dynamic_int8": (64, 100)}
-"""Name → hidden values and steps of one sequence."""
+LSTMS = {"lstm_64": (64, 1, 100), "lstm_128": (128, 1, 100), "lstm_256": (256, 1, 100), "lstm_512": (512, 2, 50)}
+"""Name → hidden values, layers, and the steps of a sequence."""
 
 
-def _steps(batch: int) -> Tensors:
-    return (torch.randn(100, batch, 64, generator=torch.Generator().manual_seed(0)),)
+def _sequences(hidden: int, steps: int) -> Callable[[int], Tensors]:
+    return lambda batch: (torch.randn(steps, batch, hidden, generator=torch.Generator().manual_seed(0)),)
 
 
 ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensors]]] = {
@@ -321,7 +322,14 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
     "transformer_48": (Transformer, _tokens),
     "recogniser": (Recogniser, _line),
     "voice_detector": (VoiceDetector, _sound),
-    "lstm_64": (lambda: Memory(64), _steps),
+    "minilm": (
+        _bert(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=2000),
+        _sentence,
+    ),
+    **{
+        name: (functools.partial(Memory, hidden, layers), _sequences(hidden, steps))
+        for name, (hidden, layers, steps) in LSTMS.items()
+    },
 }
 
 
@@ -367,7 +375,8 @@ QUANTISED: dict[str, tuple[str, Quantise]] = {
     "bert_base_dynamic_int8": ("bert_base", _dynamically),
     "recogniser_dynamic_int8": ("recogniser", _dynamically),
     "voice_detector_dynamic_int8": ("voice_detector", _dynamically),
-    "lstm_64_dynamic_int8": ("lstm_64", _dynamically),
+    **{f"{name}_dynamic_int8": (name, _dynamically) for name in LSTMS},
+    "minilm_qdq_int8": ("minilm", _statically("QDQ")),
     "resnet18_qoperator_int8": ("resnet18", _statically("QOperator")),
     "resnet18_qdq_int8": ("resnet18", _statically("QDQ")),
     "mobilenet_v2_qoperator_int8": ("mobilenet_v2", _statically("QOperator")),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import onnx.numpy_helper
 import onnx.parser
 import pytest
 import torch
+import torch._inductor.inductor_prims  # its operators, which inductor has where it calls a pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
@@ -20,6 +23,7 @@ import onnx2nn
 from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
+from onnx2nn.optimization import integer_code
 from onnx2nn.optimization.frozen import Frozen
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 
@@ -51,18 +55,27 @@ def convolutions(draw: Any) -> Case:
     return x, zero, weight, bias if draw(st.booleans()) else None, [strides, pads, dilation], groups
 
 
+NAMES = ("zero", "weight", "bias", "scale", "shift")
+
+constants = st.sampled_from([(), NAMES, NAMES, NAMES[1:]])
+"""The operands that are constants of a program; data may decide the zero point alone."""
+
+small = st.sampled_from([0, integer_code.SMALL])
+"""Up to how many multiplications a convolution is the product of its windows; 0: none is."""
+
+
 def program(
-    case: Case, constants: bool, mode: FakeTensorMode, scaling: tuple[torch.Tensor, ...] = ()
+    case: Case, constants: Sequence[str], mode: FakeTensorMode, scaling: tuple[torch.Tensor, ...] = ()
 ) -> fx.GraphModule:
     """Returns a graph of inductor's kind with one convolution; its operands are constants or inputs."""
     x, *operands = case[:4]
     operands += scaling
     graph, root = fx.Graph(), nn.Module()
     nodes = [graph.placeholder("x")]
-    for name, value in zip(("zero", "weight", "bias", "scale", "shift")[: len(operands)], operands, strict=True):
-        if constants and value is not None:
+    for name, value in zip(NAMES[: len(operands)], operands, strict=True):
+        if name in constants and value is not None:
             root.register_buffer(name, value)
-        nodes.append(None if value is None else graph.get_attr(name) if constants else graph.placeholder(name))
+        nodes.append(None if value is None else graph.get_attr(name) if name in constants else graph.placeholder(name))
     for node, value in zip(nodes, (x, *operands), strict=True):
         if node is not None:
             node.meta["val"] = mode.from_tensor(value, static_shapes=True)
@@ -74,36 +87,45 @@ def program(
     return fx.GraphModule(root, graph)
 
 
-@settings(max_examples=80)
-@given(convolutions(), st.booleans())
-def test_kernels_give_the_integers(case: Case, constants: bool) -> None:
-    """With constant weights or others, with sums that floats hold or do not, and with results that leave int32."""
-    expected = integer_convolution(*case[:4], *case[4], case[5])
-    module = program(case, constants, FakeTensorMode())
+def _called(module: fx.GraphModule, case: Case, scaling: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
+    """Returns the result of a program behind the pass, with the operands that are no constants of it."""
     call_kernels(module.graph)
     module.graph.lint()
     module.recompile()
-    given_ = case[:1] if constants else [value for value in case[:4] if value is not None]
-    found = module(*given_)
+    operands = dict(zip(NAMES, (*case[1:4], *scaling), strict=False))
+    inputs = [value for name, value in operands.items() if value is not None and not hasattr(module, name)]
+    found: torch.Tensor = module(case[0], *inputs)
+    return found
+
+
+@settings(max_examples=160)
+@given(convolutions(), constants, small)
+def test_kernels_give_the_integers(case: Case, constants: Sequence[str], small: int) -> None:
+    """With constant weights or others, with sums that floats hold or do not, and with results that leave int32."""
+    expected = integer_convolution(*case[:4], *case[4], case[5])
+    module = program(case, constants, FakeTensorMode())
+    with mock.patch.object(integer_code, "SMALL", small):
+        found = _called(module, case)
     assert found.dtype == torch.int32 and torch.equal(found, expected)
     assert all(node.meta["val"].shape == expected.shape for node in module.graph.find_nodes(op="output")[0].args)
     if constants and integer_convolutions.available(torch) and int(case[2].abs().max()) <= 127 and case[5] == 1:
-        assert "qconv_pointwise" in module.code
+        product = small and case[2][0].numel() > 1 and expected[:, 0].numel() * case[2].numel() <= small
+        assert ("_int_mm" if product else "qconv_pointwise") in module.code
 
 
 def test_sizes_are_known() -> None:
     """In a mode that gives symbols to the sizes of tensors: the order of the next kernel's weights depends on them."""
     x, weight = torch.zeros(1, 3, 8, 9, dtype=torch.uint8), torch.ones(16, 3, 3, 3, dtype=torch.int16)
     case = x, torch.tensor(3, dtype=torch.uint8), weight, None, [[1, 1], [1, 1, 1, 1], [1, 1]], 1
-    module = program(case, True, FakeTensorMode(shape_env=ShapeEnv()))
+    module = program(case, NAMES, FakeTensorMode(shape_env=ShapeEnv()))
     call_kernels(module.graph)
     (result,) = module.graph.find_nodes(op="output")[0].args
     assert [type(size) for size in result.meta["val"].shape] == [int] * 4
 
 
-@settings(max_examples=80)
-@given(convolutions(), st.booleans(), st.data())
-def test_kernels_round(case: Case, constants: bool, data: st.DataObject) -> None:
+@settings(max_examples=160)
+@given(convolutions(), constants, small, st.data())
+def test_kernels_round(case: Case, constants: Sequence[str], small: int, data: st.DataObject) -> None:
     """They give another step only where the number is next to the middle of two steps, none in place of a kernel."""
     sums = integer_convolution(*case[:4], *case[4], case[5]).double()
     steps = data.draw(st.sampled_from([1.0, 50.0, 300.0])) / max(float(sums.abs().max()), 1.0)
@@ -111,11 +133,8 @@ def test_kernels_round(case: Case, constants: bool, data: st.DataObject) -> None
     scaling = scale, torch.tensor(data.draw(st.sampled_from([0, 7, 128, 255])), dtype=torch.uint8)
     expected = requantized_convolution(*case[:4], *case[4], case[5], *scaling)
     module = program(case, constants, FakeTensorMode(), scaling)
-    call_kernels(module.graph)
-    module.graph.lint()
-    module.recompile()
-    given_ = case[:1] if constants else [value for value in (*case[:4], *scaling) if value is not None]
-    found = module(*given_)
+    with mock.patch.object(integer_code, "SMALL", small):
+        found = _called(module, case, scaling)
     assert found.dtype == torch.uint8 and found.shape == expected.shape
     other = found != expected
     assert not bool(other.any()) or "qconv_pointwise" in module.code
@@ -193,17 +212,22 @@ class _Recurrent(nn.Module):
 
 @pytest.mark.slow
 def test_a_trace_has_the_loop() -> None:
-    """Of any number of steps, in blocks of four and one by one."""
-    module, x = _Recurrent(), torch.randn(7, 3, 5)
+    """Of any number of steps, in blocks and one by one; a few steps that are known need none."""
+    module, x = _Recurrent(), torch.randn(39, 3, 5)
     sizes = ({0: torch.export.Dim("steps"), 1: torch.export.Dim("n")},)
     with (
         traced_for(MachineCode(integer_kernels.available(torch), None, None)),
         torch.no_grad(),
     ):
         exported = torch.export.export(module, (x,), dynamic_shapes=sizes)
+        known = {steps: torch.export.export(module, (torch.randn(steps, 2, 5),)) for steps in (1, 16, 17, 30)}
     assert "while_loop" in str(exported.graph)
-    for some in (x, torch.randn(4, 2, 5), torch.randn(3, 5, 5)):
+    for some in (x, torch.randn(16, 2, 5), torch.randn(4, 2, 5), torch.randn(33, 5, 5)):
         torch.testing.assert_close(exported.module()(some), module(some))
+    for steps, program in known.items():
+        some, loops = torch.randn(steps, 2, 5), str(program.graph).count("higher_order.while_loop")
+        torch.testing.assert_close(program.module()(some), module(some))
+        assert loops == {1: 0, 16: 0, 17: 2, 30: 1}[steps]
 
 
 def test_other_traces_have_one_call() -> None:
@@ -237,21 +261,29 @@ def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of images of three channels, then of eight, both with pads by a zero point that is not 0, for any batch."""
+@pytest.mark.parametrize("small", [0, integer_code.SMALL])
+def test_compiled_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    """Of images of three channels, then of eight, both with pads by a zero point that is not 0, for any batch.
+
+    The third one's zero point is decided by data.
+    """
     monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(integer_code, "SMALL", small)
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
-        net (uint8[N, 3, 9, 10] x) => (uint8[N, 6, 5, 5] y)
+        net (uint8[N, 3, 9, 10] x) => (uint8[N, 6, 5, 5] y, int32[N, 4, 5, 3] z3)
         <float s = {0.05}, float t = {0.9}, float u = {9.0}, uint8 z = {7}, int8 w_zero = {0}, float w_scale = {0.02},
         int32[8] b = {-900, 0, 7, 250, 5, 6, 1, 90}>
         {
             y1 = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, w1, w_scale, w_zero, t, z, b)
             y = QLinearConv <pads = [1, 1, 1, 1], strides = [2, 2]> (y1, t, z, w2, w_scale, w_zero, u, z)
+            f = DequantizeLinear (y, u, z)
+            q, q_scale, q_zero = DynamicQuantizeLinear (f)
+            z3 = ConvInteger <pads = [2, 0, 2, 1], dilations = [2, 1], strides = [1, 2]> (q, w3, q_zero)
         }
     """)
     random = np.random.default_rng(0)
-    for name, shape in (("w1", (8, 3, 3, 3)), ("w2", (6, 8, 3, 3))):
+    for name, shape in (("w1", (8, 3, 3, 3)), ("w2", (6, 8, 3, 3)), ("w3", (4, 6, 3, 2))):
         weight = random.integers(-127, 128, shape).astype(np.int8)
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
     module = onnx2nn.load(model)
@@ -259,4 +291,5 @@ def test_compiled_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert type(made).__name__ == "CompiledModule"
     for batch in (1, 2, 5):
         x = torch.from_numpy(random.integers(0, 256, (batch, 3, 9, 10)).astype(np.uint8))
-        assert torch.equal(made(x), module(x)) and len(module(x).unique()) > 50
+        for found, expected in zip(made(x), module(x), strict=True):
+            assert torch.equal(found, expected) and len(expected.unique()) > 50

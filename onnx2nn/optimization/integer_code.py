@@ -6,14 +6,18 @@ of inductor replaces when the weights are constants.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
+from onnx2nn.ops import integer_kernels
 from onnx2nn.ops.integer_convolutions import Window, available, exact_parts, is_right, kernel_pads, spread
 from onnx2nn.optimization.graph_calls import GraphCalls
-from onnx2nn.optimization.integer_images import laid_out
+from onnx2nn.optimization.integer_images import laid_out, padded, windows
+from onnx2nn.optimization.product_code import SMALL
 
 _FLOATS = 1 << 24
 """Up to this number, floats of 32 bits hold all integers."""
@@ -140,6 +144,7 @@ class _Kernel(NamedTuple):
         parts: see `exact_parts`.
         most: likewise.
         offset: what is added to the sums, int64.
+        by_data: whether data decide the zero point, of which the offset has nothing then.
     """
 
     x: fx.Node
@@ -148,6 +153,7 @@ class _Kernel(NamedTuple):
     parts: list[tuple[int, int]]
     most: float
     offset: torch.Tensor
+    by_data: bool
 
 
 class _Calls:
@@ -160,27 +166,75 @@ class _Calls:
 
     def __init__(self, graph: fx.Graph, node: fx.Node):
         arguments: Any = node.args
-        self._calls, self._name = GraphCalls(graph), node.name
+        self._calls, self._name, self._shape = GraphCalls(graph), node.name, node.meta["val"].shape
         self._x, *self._operands = arguments[:4]
         stride, self._pads, dilation, groups, *self._scaling = arguments[4:]
+        top, left, bottom, right = self._pads
+        self._order = [left, right, top, bottom]
         self._constants = [self._calls.constant(source) for source in self._operands]
         kernel = self._operands[1].meta["val"].shape[2:]
         self._window = Window(tuple(stride), (0, 0), spread(kernel, dilation), groups)
 
     def summed(self) -> fx.Node:
         """Writes the convolution in int32."""
+        found = self._of_windows()
+        if found is not None:
+            return found
         kernel = self._kernel()
         return self._of_floats() if kernel is None else self._of_integers(kernel)
 
     def requantized(self) -> fx.Node:
         """Writes the convolution, scaled and rounded: by the kernel where it can, which rounds sums with their bias."""
+        found = self._of_windows()
+        if found is not None:
+            return self._rounded(found)
         kernel, (scale, zero) = self._kernel(), map(self._calls.constant, self._scaling)
-        if kernel is None or len(kernel.parts) > 1 or scale is None or zero is None or not bool(scale.isfinite().all()):
-            return self._rounded(self._of_floats() if kernel is None else self._of_integers(kernel))
+        if kernel is None:
+            return self._rounded(self._of_floats())
+        summed = kernel.by_data or len(kernel.parts) > 1  # by more calls than the kernel's one
+        if summed or scale is None or zero is None or not bool(scale.isfinite().all()):
+            return self._rounded(self._of_integers(kernel))
         added = None
         if bool(kernel.offset.any()):
             added = self._kept("bias", (kernel.offset.to(torch.float64) * scale.to(torch.float64)).to(torch.float32))
         return self._call(kernel.x, kernel.weight, None, kernel.window, added, scale, int(zero), torch.uint8)
+
+    def _of_windows(self) -> fx.Node | None:
+        """Writes a small convolution as the product of its windows and weights; None for another one.
+
+        oneDNN takes 30 us to find its convolution, and 1 us for its product of the same numbers.
+
+        Law: as x is s + 128 in bytes, the sum of (x - z) w is that of s w, and the sum of w times 128 - z.
+        """
+        zero_point, weight, bias = self._constants
+        if weight is None or (bias is None and self._operands[2] is not None) or self._window.groups > 1:
+            return None
+        if not integer_kernels.available(torch) or not self._is_small(weight):
+            return None
+        zero, call, aten = None if zero_point is None else int(zero_point), self._calls.call, torch.ops.aten
+        signed = call(aten.view.dtype, call(aten.bitwise_xor.Scalar, self._padded(zero), 128), torch.int8)
+        rows, shape = windows(self._calls, signed, weight.shape[2:], self._window)
+        columns = integer_kernels.in_columns(torch, weight.flatten(1).t().to(torch.int8))
+        found = call(aten._int_mm.default, rows, self._kept("columns", columns))
+        offset = weight.sum([1, 2, 3], dtype=torch.int64) * (128 - (zero or 0))
+        offset = offset if bias is None else offset + bias.to(torch.int64)
+        found = call(aten.add.Tensor, found, self._kept("offset", offset.to(torch.int32)))
+        if zero is None:
+            found = call(aten.sub.Tensor, found, self._of_zeros(weight.sum([1, 2, 3], dtype=torch.int32)))
+        return call(aten.permute.default, call(aten.reshape.default, found, [*shape, len(weight)]), [0, 3, 1, 2])
+
+    def _is_small(self, weight: torch.Tensor) -> bool:
+        """Returns whether a convolution is small at the sizes of the example, and torch's product takes its weights."""
+        if weight.min() < -128 or weight.max() > 127 or min(len(weight), weight[0].numel()) < 2:
+            return False
+        images, _, *positions = self._shape
+        hints = [size if isinstance(size, int) else size.node.hint for size in (images, *positions)]
+        return None not in hints and math.prod(hints) * weight.numel() <= SMALL
+
+    def _of_zeros(self, sums: torch.Tensor) -> fx.Node:
+        """Writes the product of a zero point that data decide and sums of weights, in int32."""
+        zero = self._calls.call(torch.ops.prims.convert_element_type.default, self._operands[0], torch.int32)
+        return self._calls.call(torch.ops.aten.mul.Tensor, self._kept("sums", sums), self._scalar(zero))
 
     def _rounded(self, sums: fx.Node) -> fx.Node:
         """Writes the scaling and rounding of sums."""
@@ -199,23 +253,24 @@ class _Calls:
         if not available(torch):
             return None
         zero_point, weight, bias = self._constants
-        if zero_point is None or weight is None or (bias is None and self._operands[2] is not None):
+        if weight is None or (bias is None and self._operands[2] is not None):
             return None
         parts, most = exact_parts(torch, weight, self._window.groups)
         if not parts:
             return None
-        zero = int(zero_point)
-        x, window = self._padded(zero)
+        zero = None if zero_point is None else int(zero_point)
+        x, window = self._image(zero)
         if not is_right(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
             return None
-        offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
+        offset = weight.sum([1, 2, 3], dtype=torch.int64) * -(zero or 0)
+        offset = offset if bias is None else offset + bias.to(torch.int64)
         added = x.meta["val"].shape[1] - weight.shape[1] * window.groups
         weight = torch.nn.functional.pad(weight, [0, 0, 0, 0, 0, added])  # zeros for channels that the image has not
-        return _Kernel(x, window, weight, parts, most, offset)
+        return _Kernel(x, window, weight, parts, most, offset, zero is None)
 
     def _of_integers(self, kernel: _Kernel) -> fx.Node:
         """Writes calls of oneDNN's kernel, and their sum in int32."""
-        x, window, weight, parts, most, offset = kernel
+        x, window, weight, parts, most, offset, by_data = kernel
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
         if len(parts) == 1:
@@ -228,15 +283,35 @@ class _Calls:
         if not inside:
             wrapped = offset.to(torch.int32).reshape(-1, 1, 1)
             found = self._calls.call(torch.ops.aten.add.Tensor, found, self._kept("offset", wrapped))
+        if by_data:
+            of_zeros = self._of_zeros(weight.sum([1, 2, 3], dtype=torch.int32).reshape(-1, 1, 1))
+            found = self._calls.call(torch.ops.aten.sub.Tensor, found, of_zeros)
         return found
 
-    def _padded(self, zero: int) -> tuple[fx.Node, Window]:
-        """Returns the input, padded where the kernel cannot pad by zeros, and the window."""
-        begins, ends = tuple(self._pads[:2]), tuple(self._pads[2:])
-        window, order = self._window, [begins[1], ends[1], begins[0], ends[0]]
+    def _padded(self, zero: int | None) -> fx.Node:
+        """Returns the input with pads that hold its zero point; None for one that data decide.
+
+        Law: (x - z) + z is x in bytes, which wrap around, and 0 + z is z.
+        """
+        if not any(self._pads):
+            return self._x
+        if zero is not None:
+            return padded(self._calls, self._x, self._order, zero)
+        call, one = self._calls.call, self._scalar(self._operands[0])
+        inner = padded(self._calls, call(torch.ops.aten.sub.Tensor, self._x, one), self._order, 0)
+        return call(torch.ops.aten.add.Tensor, inner, one)
+
+    def _image(self, zero: int | None) -> tuple[fx.Node, Window]:
+        """Returns the input as oneDNN's kernel takes it, padded where that cannot pad by zeros, and the window."""
+        begins, window, lay_out = tuple(self._pads[:2]), self._window, functools.partial(laid_out, self._calls)
+        if zero is None:
+            return lay_out(self._padded(None), [], 0, window.groups), window
         if not any(self._pads) or kernel_pads(zero, self._pads, window.dilation):
-            window, order = window._replace(padding=begins), []
-        return laid_out(self._calls, self._x, order, zero, window.groups), window
+            return lay_out(self._x, [], zero, window.groups), window._replace(padding=begins)
+        return lay_out(self._x, self._order, zero, window.groups), window
+
+    def _scalar(self, node: Any) -> fx.Node:
+        return self._calls.call(torch.ops.aten.reshape.default, node, [])
 
     def _sums(
         self, x: Any, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
@@ -273,13 +348,12 @@ class _Calls:
     def _of_floats(self) -> fx.Node:
         """Writes the convolution in float64, which holds each sum of integers."""
         convert, pad = torch.ops.prims.convert_element_type.default, torch.ops.aten.constant_pad_nd.default
-        zero_point, weight, bias = (
-            None if operand is None else self._calls.call(convert, operand, torch.float64) for operand in self._operands
+        x, zero_point, weight, bias = (
+            None if operand is None else self._calls.call(convert, operand, torch.float64)
+            for operand in (self._x, *self._operands)
         )
-        one = self._calls.call(torch.ops.aten.reshape.default, zero_point, [])
-        data = self._calls.call(torch.ops.aten.sub.Tensor, self._calls.call(convert, self._x, torch.float64), one)
-        top, left, bottom, right = self._pads
-        data = self._calls.call(pad, data, [left, right, top, bottom], 0.0)
+        data = self._calls.call(torch.ops.aten.sub.Tensor, x, self._scalar(zero_point))
+        data = self._calls.call(pad, data, self._order, 0.0)
         window = [list(self._window.stride), [0, 0], list(self._window.dilation), False, [0, 0], self._window.groups]
         found = self._calls.call(torch.ops.aten.convolution.default, data, weight, bias, *window)
         return self._calls.call(convert, self._calls.call(convert, found, torch.int64), torch.int32)

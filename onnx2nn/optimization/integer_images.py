@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
 
+from onnx2nn.ops.integer_convolutions import Window
 from onnx2nn.optimization.graph_calls import GraphCalls
 
 _aten = torch.ops.aten
@@ -35,11 +37,36 @@ def laid_out(calls: GraphCalls, x: fx.Node, pads: Sequence[int], zero: int, grou
     """
     if 1 < x.meta["val"].shape[1] < _BYTES + 1 and groups == 1 and sys.byteorder == "little":
         return _of_words(calls, x, pads, zero)
-    if not pads:
-        return x
+    return padded(calls, x, pads, zero) if pads else x
+
+
+def padded(calls: GraphCalls, x: fx.Node, pads: Sequence[int], value: int) -> fx.Node:
+    """Returns an image with pads that hold a value; the arguments are those of `laid_out`."""
     pixels = calls.call(_aten.permute.default, x, [0, 2, 3, 1])  # the loop goes over the dimensions in this order
-    padded = calls.call(_aten.constant_pad_nd.default, pixels, [0, 0, *pads], zero)
-    return calls.call(_aten.permute.default, padded, [0, 3, 1, 2])
+    wider = calls.call(_aten.constant_pad_nd.default, pixels, [0, 0, *pads], value)
+    return calls.call(_aten.permute.default, wider, [0, 3, 1, 2])
+
+
+def windows(calls: GraphCalls, x: fx.Node, kernel: Sequence[int], window: Window) -> tuple[fx.Node, list[Any]]:
+    """Returns the windows of an image as rows, `(N * H' * W', C * kH * kW)`, and the sizes N, H' and W'.
+
+    Args:
+        calls: writes the calls.
+        x: `(N, C, H, W)` with its pads.
+        kernel: kH and kW.
+        window: its stride and dilation.
+    """
+    x = calls.call(torch.ops.prims.inductor_force_stride_order.default, x, x.meta["val"].contiguous().stride())
+    for axis, (size, stride, dilation) in enumerate(zip(kernel, window.stride, window.dilation, strict=True)):
+        x = calls.call(_aten.unfold.default, x, 2 + axis, (size - 1) * dilation + 1, stride)
+        if dilation > 1:
+            x = calls.call(_aten.slice.Tensor, x, 4 + axis, 0, sys.maxsize, dilation)
+    x = calls.call(_aten.permute.default, x, [0, 2, 3, 1, 4, 5])
+    images, *_, channels, height, width = x.meta["val"].shape
+    sizes = [images, *x.meta["val"].shape[1:3]]
+    sizes = [size if isinstance(size, int) else calls.call(_aten.sym_size.int, x, i) for i, size in enumerate(sizes)]
+    x = calls.call(_aten.clone.default, x)
+    return calls.call(_aten.reshape.default, x, [-1, channels * height * width]), sizes
 
 
 def _of_words(calls: GraphCalls, x: fx.Node, pads: Sequence[int], zero: int) -> fx.Node:

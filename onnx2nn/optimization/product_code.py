@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 _CONVOLUTION = torch.ops.mkldnn._convolution_pointwise.default
 _PRODUCT = torch.ops.mkldnn._linear_pointwise.default
 
-_SMALL = 1 << 19
+SMALL = 1 << 19
 """Up to this number of multiplications torch's BLAS takes less time than oneDNN, which needs 10 us to find a kernel."""
 
 
@@ -69,7 +69,7 @@ def _small(calls: GraphCalls, node: fx.Node) -> fx.Node | None:
     if weight is None or activation != "none" or x.meta["val"].dtype != torch.float32:
         return None
     hints = [size if isinstance(size, int) else size.node.hint for size in outer]
-    if None in hints or math.prod(hints) * math.prod(weight.shape) > _SMALL:
+    if None in hints or math.prod(hints) * math.prod(weight.shape) > SMALL:
         return None
     weight = weight.to_dense() if weight.is_mkldnn else weight
     columns = calls.kept(f"columns_of_{node.name}", weight.t().contiguous())
