@@ -52,6 +52,9 @@ FLOORS = (
     ("mobilenet_v2", "compile, fixed sizes"),
     ("resnet18_qdq_int8", "compile, fixed sizes"),
     ("mobilenet_v2_qdq_int8", "compile, fixed sizes"),
+    *((f"{name}_dynamic_int8", "compile, fixed sizes") for name in ("lstm_64", "lstm_128", "lstm_256", "lstm_512")),
+    ("voice_detector_dynamic_int8", "compile, fixed sizes"),
+    ("minilm_qdq_int8", "compile, fixed sizes"),
     ("resnet18_qdq_int8", "literal"),
     ("mobilenet_v2_qdq_int8", "literal"),
     ("lstm_64_dynamic_int8", "literal"),
@@ -175,9 +178,10 @@ Ratios to ONNX Runtime's time of the same run, of one thread: of a form, and of 
 cannot be faster than (`python benchmarks/floors.py --write`). Processor time of the form, the least of the rounds; a
 part is the sum of the times that torch's profiler counts, of each call the least of the rounds. "Kernels of oneDNN" are
 the convolutions and products that the machine code calls, with their packed weights and the activations and sums that
-they compute; "loops" are inductor's own. A literal module computes files with pairs of QuantizeLinear and
-DequantizeLinear by torch's layers of floats. The steps of an LSTM need six calls of torch each, which were called
-alone, and more for quantising.
+they compute; "loops" are inductor's own, with the copies of the outputs that each block of steps of an LSTM makes. Of
+many short calls the form also takes time between them, which the parts do not have. A literal module computes files
+with pairs of QuantizeLinear and DequantizeLinear by torch's layers of floats. The steps of an LSTM need six calls of
+torch each, which were called alone, and more for quantising.
 """
 
 

@@ -9,7 +9,7 @@ import torch
 
 from onnx2nn.ground.device_placement import device_of
 
-FORMAT = "8"
+FORMAT = "9"
 """Changes with what a package holds."""
 
 
