@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import onnx2nn
 from onnx2nn import functional
 from onnx2nn.commands.main import main
+from onnx2nn.fx.attempt import Attempt
 from onnx2nn.fx.tracing.tracer import Tracer
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.fx.values.tensor import Tensor
@@ -1026,3 +1027,35 @@ def test_what_is_checked_inside_of_a_call_is_checked_where_nothing_else_of_the_c
     np.testing.assert_array_equal(module(torch.zeros(3, 2), *others).numpy(), expected)
     with pytest.raises(ValueError, match=r"n != 0 is needed by node '\w+' \(NonZero\)"):
         module(torch.zeros(3, 0), *others)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "imports"),
+    [
+        ("a = Concat <axis = 1> (x, y)  z = ReduceSum <keepdims = 1> (a, one)", 1),
+        ("s = Add (x, y)  a = Concat <axis = 1> (x, y)  z = Sub (s, y)", 2),  # which one is broadcast was asked before
+        ("a = Concat <axis = 1> (x, x)  z = Relu (a)", 1),
+    ],
+)
+def test_a_file_is_imported_again_only_where_what_is_found_late_may_matter(
+    monkeypatch: pytest.MonkeyPatch, nodes: str, imports: int
+) -> None:
+    """The other import comes to the same program where nothing was asked of the sizes before they were equal."""
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[n, 4] x, float[m, 4] y) => (float[k, p] z) <int64[1] one = {{1}}> {{ {nodes} }}
+    """)
+    runs, run = [], Attempt.run
+    monkeypatch.setattr(Attempt, "run", lambda attempt: runs.append(run(attempt)))
+    module = onnx2nn.load(model)
+    assert len(runs) == imports
+    monkeypatch.setattr(Attempt, "was_late", lambda *_: True)
+    again = onnx2nn.load(model)
+    assert module.code == again.code
+    found, other = module.meta["onnx2nn"], again.meta["onnx2nn"]
+    assert (found["guards"], found["fixed"], found["declared"]) == (other["guards"], other["fixed"], other["declared"])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in (1, 3):
+        given = {name: np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32) for name in "xy"}
+        (expected,) = session.run(None, given)
+        np.testing.assert_allclose(module(*map(torch.from_numpy, given.values())).numpy(), expected, rtol=1e-6)

@@ -139,6 +139,16 @@ class Attempt:
                 found[name] = (symbols[other], guard)
         return found
 
+    def was_late(self, known: Mapping[str, Known]) -> bool:
+        """Returns whether an import that knows dimensions from the start may come to another program than this one.
+
+        It may where one is a number, or where this one asked something of one that was not proven. Dimensions that are
+        required to be equal, of which nothing else was asked, are read in two places here, and in one there.
+        """
+        asked = {name for name in known if self.state.symbol(name) in self._builder.tracer.guards.facts.asked}
+        late = {name for name, what in known.items() if self.state.known.get(name) != what}
+        return any(isinstance(known[name][0], int) for name in late) or not asked.isdisjoint(late)
+
     def fixed(self) -> dict[str, int | str | range]:
         """Returns the dynamic dimensions that are restricted: to a number, to another dimension, or to a range."""
         facts, guards = self._builder.tracer.guards.facts, self._builder.tracer.guards

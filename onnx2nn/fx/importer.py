@@ -55,7 +55,7 @@ def _accepted(subject: Subject) -> Attempt:
         attempt = Attempt(TorchImport(subject, {}, False, {}))
         attempt.run()
         return attempt
-    while (known := attempt.known()) != attempt.state.known:  # what an import finds out late, the next one knows
+    while (known := attempt.known()) != attempt.state.known and attempt.was_late(known):
         try:
             attempt = _consistent(subject, known)
         except ShapeConflictError:

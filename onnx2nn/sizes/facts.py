@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from onnx2nn.sizes.cases import cases_of
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, equal, negation
 from onnx2nn.sizes.expression import (
     MAX_DIMENSION,
@@ -64,6 +65,7 @@ class Facts:
         values: symbols that are a known number or another symbol.
         intervals: bounds of symbols, narrower than their own.
         assumed: conditions that a guard checks.
+        asked: symbols of conditions that were asked for and not proven, also in inner programs.
         steps: what the proofs have taken.
     """
 
@@ -76,6 +78,7 @@ class Facts:
         self._settled: dict[Size | Condition, Any] = {}
         self._multiples: dict[Atom, int] | None = None
         self._givens: list[Size] | None = None
+        self.asked: set[Symbol] = set() if outer is None else outer.asked
         self.steps: _Steps = _Steps() if outer is None else outer.steps
 
     def settled(self, value: Any) -> Any:
@@ -254,14 +257,19 @@ class Facts:
         self.values = {**values, symbol: number}
         return all([self._follows(condition) for condition in (*ends, *dependent)])
 
-    def decide(self, condition: Truth) -> bool | None:
-        """Returns the truth of a condition for all sizes, None where it is not proven."""
+    def decide(self, condition: Truth, *, required: bool = False) -> bool | None:
+        """Returns the truth of a condition for all sizes, None where it is not proven.
+
+        No choice of the program depends on one that is `required` otherwise.
+        """
         condition = self.settled(condition)
         if isinstance(condition, bool):
             return condition
-        if condition in self._decided:
-            return self._decided[condition]
-        truth = self._decided[condition] = self._decide(condition)
+        if condition not in self._decided:
+            self._decided[condition] = self._decide(condition)
+        truth = self._decided[condition]
+        if truth is None and not required:
+            self.asked.update(condition.symbols)
         return truth
 
     def _decide(self, condition: Condition) -> bool | None:
@@ -271,7 +279,7 @@ class Facts:
         if isinstance(opposite, bool) or opposite in self.assumed:
             return False
         if condition.kind in ("and", "or"):
-            truths = [self.decide(part) for part in condition.operands]
+            truths = [self.decide(part, required=True) for part in condition.operands]
             absorbing = condition.kind == "or"
             return absorbing if absorbing in truths else None if None in truths else not absorbing
         (size,) = condition.operands
@@ -406,7 +414,7 @@ class _Proof:
         if bounded is not None and self.not_negative(bounded, given, splits):
             return True
         if splits:
-            cases = _cases(size)
+            cases = cases_of(size)
             if cases is not None:
                 return all(self._case(*case, size, given, splits - 1) for case in cases)
         return False
@@ -465,34 +473,3 @@ def _comparable(size: Size, facts: Iterable[Size]) -> Iterator[Size]:
     for fact in facts:
         if any(terms.get(monomial, 0) * coefficient > 0 for monomial, coefficient in fact.terms if monomial):
             yield fact
-
-
-def _cases(size: Size) -> list[tuple[Atom, Number, list[Truth]]] | None:
-    """Returns the cases of one atom: what it is, and the conditions that hold then; None where no atom has cases.
-
-    Choices inside of other atoms, such as the divisor of a quotient, come last.
-    """
-    outer = sorted({atom for monomial, _ in size.terms for atom in monomial}, key=lambda atom: -atom.number)
-    inner = (atom for atom in ordered_atoms(size, lambda atom: bool(atom.symbols)) if isinstance(atom, Choice))
-    for atom in (*outer, *inner):
-        if isinstance(atom, Extreme):
-            kind, *numbers = atom.key
-            sign = 1 if kind == "max" else -1
-            return [
-                (
-                    atom,
-                    one,
-                    [at_least_zero(multiply(subtract(one, other), sign)) for other in numbers if other is not one],
-                )
-                for one in numbers
-            ]
-        if isinstance(atom, Choice):
-            _, condition, a, b = atom.key
-            return [(atom, a, [condition]), (atom, b, [negation(condition)])]
-        if isinstance(atom, Truncated):
-            _, a, b = atom.key
-            if isinstance(b, int) and b > 0:
-                below = multiply(floor_divide(multiply(a, -1), b), -1)
-                positive = at_least_zero(a)
-                return [(atom, floor_divide(a, b), [positive]), (atom, below, [negation(positive)])]
-    return None

@@ -168,7 +168,7 @@ class Guards(Sizes):
         return condition
 
     def _open(self, condition: Truth) -> Truth:
-        truth = self.facts.decide(condition)
+        truth = self.facts.decide(condition, required=True)
         if truth is not None or isinstance(condition, bool):
             return condition if truth is None else truth
         if condition.kind in ("and", "or"):
