@@ -10,7 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 import torch
 from realmodels import export_dynamo, seeded
@@ -187,6 +190,28 @@ def test_program_keeps_the_batch_open(module: Shared, x: torch.Tensor, tmp_path:
     assert "dynamic: batch (axis 0 of x)" in told
     larger = torch.randn(7, 4)
     torch.testing.assert_close(torch.export.load(tmp_path / "open.pt2").module()(larger), module(larger))
+
+
+def test_program_of_an_import_has_the_dynamic_dimensions_of_its_file(tmp_path: Path) -> None:
+    """An LSTM's too, of which torch.export alone repeats the example's steps."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[steps, n, 3] x, float[1, m, 2] h) => (float[steps, 1, n, 2] y)
+        { y = LSTM <hidden_size = 2> (x, w, r, , , h) }
+    """)
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (1, 8, 3)), ("r", (1, 8, 2))):
+        array = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    module, path = onnx2nn.load(model), tmp_path / "lstm.pt2"
+    told = onnx2nn.save(module, path, example_inputs=[torch.randn(5, 3, 3), torch.randn(1, 3, 2)])
+    assert "dynamic: steps (axis 0 of x), n (axis 1 of x)" in told and "fixed" not in told
+    program = torch.export.load(path).module()
+    for steps, batch in ((5, 3), (9, 2), (1, 4)):
+        given = torch.randn(steps, batch, 3), torch.randn(1, batch, 2)
+        torch.testing.assert_close(program(*given), module(*given))
+    told = onnx2nn.save(module, path, example_inputs=given, dynamic_axes=[{}, {}])
+    assert "dynamic: nothing" in told
 
 
 def test_program_says_what_it_had_to_fix(x: torch.Tensor, tmp_path: Path) -> None:

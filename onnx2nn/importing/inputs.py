@@ -156,6 +156,18 @@ def specs_of(module: Any) -> list[InputSpec]:
     ]
 
 
+def dynamic_axes(module: Any) -> dict[str, dict[int, str]]:
+    """Returns axis → name of the dynamic dimensions of each input of an imported module, nothing for another module."""
+    if "signature" not in getattr(module, "meta", {}).get("onnx2nn", {}):
+        return {}
+    return {
+        spec.name: {
+            axis: size or f"{spec.name}_{axis}" for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)
+        }
+        for spec in specs_of(module)
+    }
+
+
 def _spec(value: ir.Value) -> InputSpec:
     shape: tuple[int | str, ...] | None = None
     if value.shape is not None:

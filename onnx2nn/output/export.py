@@ -85,7 +85,7 @@ def export_onnx(
         raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use torch.onnx.export for it.")
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
-    axes = _dynamic_axes(module, dynamic_axes) if known or dynamic_axes else {}
+    axes = model_inputs.dynamic_axes(module) if dynamic_axes is None else {n: dict(a) for n, a in dynamic_axes.items()}
     if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
         raise InputError(f"example_inputs needs a list of one array or tensor for each input: {', '.join(names)}.")
     least: dict[str, int] = {}
@@ -276,17 +276,6 @@ def _sample(module: Any) -> Any:
     from onnx2nn.unfreeze.vectorised import Vectorised
 
     return module.one_sample if isinstance(module, Vectorised) else module
-
-
-def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:
-    if given is not None:
-        return {name: dict(axes) for name, axes in given.items()}
-    return {
-        spec.name: {
-            axis: size or f"{spec.name}_{axis}" for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)
-        }
-        for spec in model_inputs.specs_of(module)
-    }
 
 
 def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:

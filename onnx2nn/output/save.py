@@ -16,6 +16,7 @@ import numpy as np
 from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_folder_writable, check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
+from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output.source_folder import save_source
 from onnx2nn.output.stored_types import check_types
 from onnx2nn.output.weight_files import written_by_safetensors
@@ -60,8 +61,8 @@ def save(
         module: the module, in eval mode.
         path: of the file, which appears complete or not at all; a text that ends in `/` for a folder.
         example_inputs: one array or tensor for each input; needed for `.pt2` and `.torchscript`.
-        dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`; machine code has
-            those of the module.
+        dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2` where torch.export
+            can; as in the module's file if left out, which machine code always has.
         compiled: whether a `.pt2` is machine code.
 
     Returns:
@@ -201,7 +202,9 @@ def _save_program(
     from onnx2nn.output.exported_program import exported_program
     from onnx2nn.output.other_values import TEXTS, other_values
 
-    axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
+    if dynamic_axes is None:
+        dynamic_axes = [*model_inputs.dynamic_axes(module).values()] or [None] * len(tensors)
+    axes = [dict(given or {}) for given in dynamic_axes]
     shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
     try:
         program, refused = exported_program(module, tensors, shapes)
