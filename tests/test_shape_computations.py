@@ -566,6 +566,23 @@ def test_rows_of_nothing_are_padded(mode: str) -> None:
     assert onnx2nn.load(model)(torch.ones(4, 2, 3)).shape == (4, 0, 6)
 
 
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_an_axis_of_which_data_leave_nothing_may_stand_beside_a_padded_one(mode: str, rank: int) -> None:
+    """Torch's pad takes no such axis, but the first."""
+    rest = ", ".join("3" * (rank - 2))
+    pads = [*[0] * (rank - 1), 2, *[0] * (rank - 1), 1]
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, 4, {rest}] x, bool[4] kept) => (float[n, k, {"a, " * (rank - 3)} b] y)
+        <int64[{len(pads)}] pads = {{{", ".join(map(str, pads))}}}> {{
+            some = Compress <axis = 1> (x, kept) y = Pad <mode = "{mode}"> (some, pads)
+        }}""")
+    module = onnx2nn.load(model)
+    for mask in ([False] * 4, [True, False, False, True]):
+        given = [torch.rand(2, 4, *[3] * (rank - 2)), torch.tensor(mask)]
+        check_same([module(*given)], run_onnxruntime(model.SerializeToString(), given), str(mask))
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pads_and_sizes_of_any_number(mode: str) -> None:
     """Also where pads crop more than an axis has, as long as ONNX Runtime answers."""

@@ -133,13 +133,15 @@ def _values_of_pad(
 def _easy(data: Any, pads: Pairs, mode: str) -> bool:
     """Returns whether torch's pad takes these pads: of spatial dimensions only, no larger than its mode permits.
 
-    Of the dimensions only the first may be empty.
+    Of the dimensions only the first may be empty; one that it pads must have an element to repeat.
     """
     lead = data.ndim - 2 if data.ndim > 2 else 0
     if data.ndim not in (3, 4, 5) or not data.dtype.is_floating_point or mode == "wrap":
         return False
-    if any(fixed(size) and size == 0 for size in data.shape[1:]):
-        return False
+    for size, pair in zip(data.shape[1:], pads[1:], strict=True):
+        is_padded = any(not (fixed(p) and p == 0) for p in pair)
+        if (fixed(size) and size == 0) or not (is_padded or fixed(size) or (size >= 1) is True):
+            return False
     if any(not (fixed(p) and p == 0) for pair in pads[: data.ndim - lead] for p in pair):
         return False
     return all(_is_within(size, pair, mode) for size, pair in zip(data.shape[2:], pads[2:], strict=True))
