@@ -254,7 +254,6 @@ CONTRADICTIONS = {
     "a pool over no dimension": ("float[2, 3] x", "GlobalAveragePool (x)", "of 2 dimensions has no spatial dimension"),
     "norm of a pool": ("float[1, 1, 4] x", "LpPool <p = 0, kernel_shape = [2]> (x)", "p=0 is no norm"),
     "several values": ("float x", "Constant <value_float = 1.0, value_int = 1> ()", "Give it one of them"),
-    "condition": ("float[4] x, bool[1, 4] c", "Compress (x, c)", "a condition of 2 dimensions, a vector is needed"),
     "scores": (
         "float[1, 3, 4] x, float[1, 1, 2] s",
         "NonMaxSuppression (x, s)",

@@ -407,16 +407,10 @@ def non_zero(F: Any, X: Any) -> Any:
 
 def _values_of_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
     size = input.size if axis is None else input.shape[axis]
-    return np.compress(condition[:size].astype(bool), input, axis)
-
-
-def _demand_vector(condition: Any) -> None:
-    if condition.ndim != 1:
-        raise OperatorError(f"a condition of {condition.ndim} dimensions, a vector is needed.")
+    return np.compress(condition.reshape(-1)[:size].astype(bool), input, axis)
 
 
 def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    _demand_vector(condition)
     kept = [None] if axis is None else [*input.shape]
     kept[axis or 0] = Counted("kept", math.prod(input.shape) if axis is None else input.shape[axis])
     return [(kept, input.dtype)]
@@ -431,11 +425,14 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     traits=["value_preserving"],
 )
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    """Elements behind a condition that is shorter than the axis are dropped, as what a longer one has behind it."""
-    _demand_vector(condition)
+    """Elements behind a condition that is shorter than the axis are dropped, as what a longer one has behind it.
+
+    A condition of other than one dimension, which paddle2onnx writes for an index of truths, is flattened, as in ONNX
+    Runtime.
+    """
     if axis is None:
         input, axis = input.flatten(), 0
-    kept = condition[: input.shape[axis]].nonzero().flatten()
+    kept = condition.flatten()[: input.shape[axis]].nonzero().flatten()
     return input[kept] if input.ndim == 1 else input.index_select(axis, kept)  # torch selects no uint16
 
 
