@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -32,10 +33,22 @@ def string_concat(F: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.add(X, Y, dtype=object), dtype=object)
 
 
+def _words(text: str, limit: int) -> list[str]:
+    """Returns the parts between runs of spaces; the last has what is left after `limit` splits, if that is >= 0."""
+    text = text.strip(" ")
+    if not text or limit == 0:
+        return [text] if text else []
+    return re.split(" +", text, maxsplit=max(limit, 0))  # 0 is no limit there
+
+
 @op("StringSplit", 20, call="opaque")
 def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, ...]:
-    """Without a delimiter, or with an empty one, it splits at runs of white space; `""` pads shorter results."""
-    parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.flat]
+    """Without a delimiter, or with an empty one, it splits at runs of spaces; `""` pads shorter results.
+
+    As in ONNX Runtime, other white space is text, and an empty text has no parts.
+    """
+    limit = -1 if maxsplit is None else maxsplit
+    parts = [(text.split(delimiter, limit) if delimiter else _words(text, limit)) if text else [] for text in X.flat]
     counts = [len(items) for items in parts]
     width = max(counts, default=0)
     padded = [item for items in parts for item in (*items, *[""] * (width - len(items)))]

@@ -348,7 +348,7 @@ def texts(g: Program) -> None:
     elif op == "StringNormalizer":
         g.emit(op, [g.pick("O", 1, 1)], case_change_action=d.one(("UPPER", "LOWER", "NONE")))
     else:
-        g.emit(op, [x], [True, True])  # with a delimiter ONNX Runtime counts no part of an empty text
+        g.emit(op, [x], [True, True], **d.some(delimiter=d.one(("a", " ")), maxsplit=d.one((0, 1, -1))))
 
 
 @step(2)
