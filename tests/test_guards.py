@@ -465,6 +465,14 @@ CHOICES = {
         s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)  v = Unsqueeze(l, first)  k = Where(few, v, three)
         y = Slice(x, first, k, first)
     }""",
+    "what an empty axis has not": """(float[n,4] x) => (float[b] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64 limit = {10}> {
+        s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
+        y = If (few) <
+            then_branch = t () => (float[b] v) { v = ReduceMax <keepdims = 0> (x, first) },
+            else_branch = e () => (float[b] w) { w = ReduceSum <keepdims = 0> (x, first) }
+        >
+    }""",
 }
 """Models that choose by the number of rows."""
 

@@ -113,15 +113,20 @@ def _served(tracer: Tracer, child: Tracer, chosen: Truth) -> list[tuple[int, int
         chosen: the condition on sizes that chooses the branch; it limits when the branch runs, not what it accepts.
     """
     served = []
-    facts, outer = child.guards.facts, Facts(tracer.guards.facts)
+    facts, known, outer = child.guards.facts, tracer.guards.facts, Facts(tracer.guards.facts)
     outer.assume(chosen)
     for position, value in enumerate(child.captured):
         shape = value.spec.shape if isinstance(value, Tensor) else None
         for axis, size in enumerate(shape or ()):
             least, most = facts.bounds(facts.settled(size))
-            narrower = (least, most) != outer.bounds(outer.settled(size))
-            if narrower and least is not None and not (isinstance(size, Size) and size.by_data):
-                served.append((position, axis, least, MAX_DIMENSION if most is None else most))
+            first, last = outer.bounds(outer.settled(size))
+            if (least, most) == (first, last) or least is None or (isinstance(size, Size) and size.by_data):
+                continue
+            if least != most:  # of a range, an end that the condition sets is not the branch's
+                lowest, highest = known.bounds(known.settled(size))
+                least = lowest if least == first and lowest is not None else least
+                most = highest if most == last else most
+            served.append((position, axis, least, MAX_DIMENSION if most is None else most))
     return served
 
 
