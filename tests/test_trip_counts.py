@@ -20,7 +20,8 @@ counting (float[rows, 3] x) => (int32[1] last, float[rows, 3] y, float[n, rows, 
     last, rows_after, step_after, y, all = Loop (limit, true, start, rows, step, x) <body = body
         (int64 round, bool going, int32[1] counter, int32[1] rows_before, int32[1] by, float[a, 3] state)
         => (bool goes_on, int32[1] next, int32[1] rows_kept, int32[1] by_kept, float[b, 3] new, float[c, 3] kept)
-        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, int64 no = {0}, float half = {4.5}, float two = {2}> {
+        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, int64 no = {0}, float half = {4.5}, float two = {2},
+         float unit = {1}> {
         next = Add (counter, by)
         by_kept = Identity (by)
         as_float = Cast <to = 1> (next)
@@ -44,6 +45,7 @@ CONDITIONS = {
     "size": "a = Less (next, rows) b = Less (next, rows_before) c = And (a, b) goes_on = Squeeze (c)",
     "float_sum": "a = Add (as_float, two) b = Less (a, half) goes_on = Squeeze (b)",
     "plus_0": "a = Less (next, three) b = Cast <to=7> (a) c = Squeeze (b) d = Add (no, c) goes_on = Cast <to=9> (d)",
+    "times_1": "b = Mul (as_float, unit) c = Mul (unit, b) a = Less (c, half) goes_on = Squeeze (a)",
     "always": "goes_on = Identity (going)",
 }
 INPUTS = [(torch.linspace(-1, 1, rows * 3).reshape(rows, 3),) for rows in (3, 5)]

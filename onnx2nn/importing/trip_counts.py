@@ -1,9 +1,9 @@
 """Trip counts of Loops whose condition compares a counter with numbers that are known before the loop.
 
 TensorFlow exports every `while` in this form, also the loops of its recurrent layers: the trip count is unlimited or an
-upper bound, and the body computes `counter < length` from a carried counter. Paddle's loops are similar: the step is
-added in float32, and the condition passes through a number. A data-dependent condition would prevent such a loop from
-being exported or compiled; a trip count is a number, perhaps computed from sizes.
+upper bound, and the body computes `counter < length` from a carried counter. Paddle's loops are similar: the counter is
+times 1 plus the step, in float32, and the condition passes through a number. A data-dependent condition would prevent
+such a loop from being exported or compiled; a trip count is a number, perhaps computed from sizes.
 """
 
 from __future__ import annotations
@@ -188,9 +188,11 @@ class _Counting:
         operands = [operand for operand in node.inputs if operand is not None]
         if _is_passed_on(node) and operands:
             return operands[0], 0
-        if node.op_type not in {"Add", "Sub"} or len(operands) < 2:
+        if node.op_type not in {"Add", "Sub", "Mul"} or len(operands) < 2:
             return None
         first, second = (_whole(self.number(operand)) for operand in operands)
+        if node.op_type == "Mul":
+            return (operands[0], 0) if second == 1 else (operands[1], 0) if first == 1 else None
         if second is not None:
             return operands[0], second if node.op_type == "Add" else -second
         return (operands[1], first) if first is not None and node.op_type == "Add" else None
