@@ -456,6 +456,32 @@ def test_a_loop_that_data_count_is_named_where_it_cannot_be_exported(tmp_path: P
         onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
 
 
+def test_a_loop_of_known_length_in_which_data_decide_sizes_says_that(tmp_path: Path) -> None:
+    """As tf2onnx writes crops of known boxes: numbers of a table say where each iteration slices."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 4] x) => (float[m, 4] y)
+        <bool begin = {1}, int64 three = {3}, int64[3] table = {1, 0, 0}, int64[1] one = {1}, int64[1] zero = {0}> {
+            ["crop"] y = Loop (three, begin) <
+                body = step (int64 i, bool before) => (bool goes, float[a, 4] z) {
+                    goes = Identity (before)
+                    row = Unsqueeze (i, zero)
+                    next = Add (row, one)
+                    first = Slice (table, row, next)
+                    after = Add (first, one)
+                    part = Slice (x, first, after, zero)
+                    z = Relu (part)
+                }
+            >
+        }
+    """)
+    module, x = onnx2nn.load(model), torch.linspace(-1, 1, 12).reshape(3, 4)
+    check_same(run_onnxruntime(model.SerializeToString(), (x,)), run(module, (x,)), "against ONNX Runtime")
+    message = r"at node 'crop' \(Loop\), data decide a size in its iterations: Could not guard"
+    with pytest.raises(VerificationError, match=message):
+        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
+
+
 def test_condition_from_the_dynamo_exporter() -> None:
     original = Condition().eval()
     calls = SCRIPTED["branch"][1]

@@ -400,6 +400,8 @@ def failed_node(module: torch.nn.Module, error: BaseException) -> str:
 
     It is `""` where its error, which names calls of programs, names none.
     """
+    from torch import fx
+
     from onnx2nn.control_flow import If, Loop
 
     causes = [error]
@@ -412,9 +414,12 @@ def failed_node(module: torch.nn.Module, error: BaseException) -> str:
             if node.name not in names or "onnx" not in node.meta or not isinstance(called, (If, Loop)):
                 continue
             _, operator, name = node.meta["onnx"]
+            why = first_line(causes[-1])
             if isinstance(called, Loop) and "data-dependent" in str(causes[-1]):
-                return _repeated_by_data([f"{name!r} ({operator})"])
-            return f"at node {name!r} ({operator}), {first_line(causes[-1])}"
+                if any(isinstance(value, fx.Node) for value in node.args[:2]):
+                    return _repeated_by_data([f"{name!r} ({operator})"])
+                why = f"data decide a size in its iterations: {why}. Save .pth or source."
+            return f"at node {name!r} ({operator}), {why}"
     return ""
 
 
