@@ -482,6 +482,28 @@ def test_a_loop_of_known_length_in_which_data_decide_sizes_says_that(tmp_path: P
         onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
 
 
+def test_branches_of_sizes_that_torch_does_not_join_are_named(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[b, 2, n] x) => (float[b, 2, m] y)
+        <int64 last = {2}, int64 four = {4}, int64[6] pads = {0, 0, 3, 0, 0, 3}> {
+            shape = Shape (x)
+            size = Gather (shape, last)
+            few = Less (size, four)
+            ["pool"] y = If (few) <
+                then_branch = t () => (float[b, 2, a] v) { p = Pad (x, pads) v = MaxPool <kernel_shape = [3]> (p) },
+                else_branch = e () => (float[b, 2, c] w) { w = MaxPool <kernel_shape = [2]> (x) }
+            >
+        }
+    """)
+    module = onnx2nn.load(model)
+    for size in (1, 3, 4, 7):
+        inputs = (torch.linspace(-1, 1, 4 * size).reshape(2, 2, size),)
+        check_same(run_onnxruntime(model.SerializeToString(), inputs), run(module, inputs), "against ONNX Runtime")
+    with pytest.raises(VerificationError, match=r"at node 'pool' \(If\), torch.cond finds no common sizes"):
+        onnx2nn.export_onnx(module, tmp_path / "pool.onnx")
+
+
 def test_condition_from_the_dynamo_exporter() -> None:
     original = Condition().eval()
     calls = SCRIPTED["branch"][1]

@@ -415,7 +415,9 @@ def failed_node(module: torch.nn.Module, error: BaseException) -> str:
                 continue
             _, operator, name = node.meta["onnx"]
             why = first_line(causes[-1])
-            if isinstance(called, Loop) and "data-dependent" in str(causes[-1]):
+            if isinstance(called, If) and isinstance(causes[-1], KeyError):  # it is a size, as a key of torch's own
+                why = "torch.cond finds no common sizes of what its branches return. Save .pth or source."
+            elif isinstance(called, Loop) and "data-dependent" in str(causes[-1]):
                 if any(isinstance(value, fx.Node) for value in node.args[:2]):
                     return _repeated_by_data([f"{name!r} ({operator})"])
                 why = f"data decide a size in its iterations: {why}. Save .pth or source."
