@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import parser
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import onnx2nn
 from onnx2nn.errors import VerificationError
@@ -269,6 +271,22 @@ def test_a_description_says_which_parts_a_trace_holds(tmp_path: Path) -> None:
     )
     told = onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(3)])
     assert "of node 'apart' (SplitToSequence) it holds as many parts as the example has" in told
+
+
+def test_a_file_that_is_wrong_at_other_sizes_takes_none(tmp_path: Path) -> None:
+    """Of a Loop it holds as many iterations as the example has, which is another number at other sizes."""
+    module = _loaded(
+        "(float[n] x) => (float[m] y) <int64 three = {3}> { s = Size (x) k = Mod (s, three)"
+        ' ["steps"] y = Loop (k, , x) <body = b (int64 i, bool c, float[o] a) => (bool d, float[p] e) {'
+        " d = Identity (c) e = Concat <axis = 0> (a, x) }> }"
+    )
+    told = onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4)])
+    assert "dynamic dimensions: none" in told and "of node 'steps' (Loop) it holds as many iterations" in told
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    (found,) = session.run(None, {"x": np.arange(4, dtype=np.float32)})
+    np.testing.assert_array_equal(found, module(torch.arange(4.0)).numpy())
+    with pytest.raises(InvalidArgument, match="Got invalid dimensions"):
+        session.run(None, {"x": np.arange(5, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("name", ["torch", "annotate"])
