@@ -50,6 +50,8 @@ def padded(calls: GraphCalls, x: fx.Node, pads: Sequence[int], value: int) -> fx
 def windows(calls: GraphCalls, x: fx.Node, kernel: Sequence[int], window: Window) -> tuple[fx.Node, list[Any]]:
     """Returns the windows of an image as rows, `(N * H' * W', C * kH * kW)`, and the sizes N, H' and W'.
 
+    The image is written to memory before: inductor would compute an element anew in each window that reads it.
+
     Args:
         calls: writes the calls.
         x: `(N, C, H, W)` with its pads.
