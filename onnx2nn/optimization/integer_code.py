@@ -216,8 +216,7 @@ class _Calls:
         rows, shape = windows(self._calls, signed, weight.shape[2:], self._window)
         columns = integer_kernels.in_columns(torch, weight.flatten(1).t().to(torch.int8))
         found = call(aten._int_mm.default, rows, self._kept("columns", columns))
-        offset = weight.sum([1, 2, 3], dtype=torch.int64) * (128 - (zero or 0))
-        offset = offset if bias is None else offset + bias.to(torch.int64)
+        offset = _offset(weight, 128 - (zero or 0), bias)
         found = call(aten.add.Tensor, found, self._kept("offset", offset.to(torch.int32)))
         if zero is None:
             found = call(aten.sub.Tensor, found, self._of_zeros(weight.sum([1, 2, 3], dtype=torch.int32)))
@@ -262,8 +261,7 @@ class _Calls:
         x, window = self._image(zero)
         if not is_right(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
             return None
-        offset = weight.sum([1, 2, 3], dtype=torch.int64) * -(zero or 0)
-        offset = offset if bias is None else offset + bias.to(torch.int64)
+        offset = _offset(weight, -(zero or 0), bias)
         added = x.meta["val"].shape[1] - weight.shape[1] * window.groups
         weight = torch.nn.functional.pad(weight, [0, 0, 0, 0, 0, added])  # zeros for channels that the image has not
         return _Kernel(x, window, weight, parts, most, offset, zero is None)
@@ -360,3 +358,9 @@ class _Calls:
 
     def _kept(self, title: str, value: torch.Tensor, shown: torch.Tensor | None = None) -> fx.Node:
         return self._calls.kept(f"{title}_of_{self._name}", value, shown)
+
+
+def _offset(weight: torch.Tensor, each: int, bias: torch.Tensor | None) -> torch.Tensor:
+    """Returns what is added to the sums of each output channel, int64: `each` times its weights, and the bias."""
+    offset = weight.sum([1, 2, 3], dtype=torch.int64) * each
+    return offset if bias is None else offset + bias.to(torch.int64)
