@@ -583,6 +583,19 @@ def test_an_axis_of_which_data_leave_nothing_may_stand_beside_a_padded_one(mode:
         check_same([module(*given)], run_onnxruntime(model.SerializeToString(), given), str(mask))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_an_axis_beside_one_without_elements_takes_any_pads(mode: str) -> None:
+    """Nothing is read; torch's pad takes fewer than the axis has."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, 3] x) => (float[m, k] y) <int64[1] one = {{1}}, int64[4] pads = {{2, 0, 3, 0}}> {{
+            none = Slice (x, one, one, one) y = Pad <mode = "{mode}"> (none, pads)
+        }}""")
+    module = onnx2nn.load(model)
+    for rows in (1, 2, 3, 9):
+        given = [torch.rand(rows, 3)]
+        check_same([module(*given)], run_onnxruntime(model.SerializeToString(), given), str(rows))
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pads_and_sizes_of_any_number(mode: str) -> None:
     """Also where pads crop more than an axis has, as long as ONNX Runtime answers."""

@@ -70,6 +70,10 @@ def _apart(sizes: Sequence[Any], pads: Pairs, mode: str) -> tuple[Pairs, Pairs, 
     return first, grown, last
 
 
+def _is_empty(sizes: Sequence[Any]) -> bool:
+    return any(fixed(size) and size == 0 for size in sizes)
+
+
 def _others(sizes: Sequence[Any], axis: int) -> Any:
     """Returns the number of elements for each index of an axis."""
     return math.prod(size for place, size in enumerate(sizes) if place != axis)
@@ -203,8 +207,10 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
         raise OperatorError(f"mode={mode!r} is none of {', '.join(_MODES)}.")
     pairs = _by_axis(data.ndim, pads, axes)
     sizes = [size + before + after for size, (before, after) in zip(data.shape, pairs, strict=True)]
-    if mode != "constant" and all(map(fixed, (*data.shape, *sizes))) and 0 == math.prod(data.shape) == math.prod(sizes):
-        return data.reshape(sizes)  # nothing is read, however much the pads crop
+    if mode != "constant" and _is_empty(data.shape) and _is_empty(sizes):  # nothing is read, however large the pads are
+        for axis, size in enumerate(sizes):
+            demand(size >= 0, f"the pads of axis {axis} crop no more than it has")
+        return data.reshape(sizes)
     first, pairs, last = _apart(data.shape, pairs, mode)
     data = _crop(data, first)
     padded = [axis for axis, pair in enumerate(pairs) if any(not (fixed(p) and p == 0) for p in pair)]
