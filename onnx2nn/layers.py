@@ -63,5 +63,86 @@ class Conv1D(nn.Module):
         return f"nf={self.nf}, nx={self.nx}"
 
 
-LAYERS: tuple[type[nn.Module], ...] = (Conv1D,)
+class FakeQuantize(nn.Module):
+    """Rounds numbers to those that small integers with a scale stand for.
+
+    It computes ONNX's QuantizeLinear and DequantizeLinear to the last bit: halves are
+    rounded to even numbers, NaN becomes the smallest number.
+    `torch.fake_quantize_per_tensor_affine` multiplies by the reciprocal of the scale,
+    which rounds some numbers otherwise. As there, the gradient passes the rounding
+    unchanged and is 0 for numbers out of range, so that a network with such layers can
+    be trained. The buffers have the names of those in
+    `torch.ao.quantization.FakeQuantize`.
+
+    Args:
+        quant_min: the smallest integer.
+        quant_max: the largest integer.
+        axis: the dimension along which there are several scales; None: there is one.
+        channels: the number of scales; None: the scale is 0-D.
+        device: of the buffers.
+        dtype: of the scale.
+    """
+
+    class _Rounded(torch.autograd.Function):
+        """Rounds halves to even numbers; the gradient is that of the identity."""
+
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(levels: torch.Tensor) -> torch.Tensor:
+            return torch.round(levels)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0]
+
+    def __init__(
+        self,
+        quant_min: int,
+        quant_max: int,
+        axis: int | None = None,
+        channels: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        self.quant_min, self.quant_max = quant_min, quant_max
+        self.axis, self.channels = axis, channels
+        shape = () if channels is None else (channels,)
+        scale = torch.ones(shape, device=device, dtype=dtype)
+        zero_point = torch.zeros(shape, device=device, dtype=torch.int32)
+        self.scale: torch.Tensor
+        self.zero_point: torch.Tensor
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero_point", zero_point)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the nearest numbers, of the shape and the float type of `x`."""
+        scale = self.scale
+        zero_point = self.zero_point.to(scale.dtype)
+        levels = (x if self.axis is None else x.movedim(self.axis, -1)) / scale
+        if torch.jit.is_scripting():
+            levels = levels.round_()
+        elif isinstance(levels, torch.Tensor) and levels.requires_grad:
+            levels = self._Rounded.apply(levels)
+        else:
+            levels = levels.round_()
+        shifted = levels.add_(zero_point)  # also of 0: -0.0 becomes 0.0
+        shifted = shifted.nan_to_num_(nan=float(self.quant_min))
+        shifted = shifted.clamp_(self.quant_min, self.quant_max)
+        found = shifted.sub_(zero_point).mul_(scale)
+        return found if self.axis is None else found.movedim(-1, self.axis)
+
+    def extra_repr(self) -> str:
+        """Returns the arguments, for `print`."""
+        limits = f"quant_min={self.quant_min}, quant_max={self.quant_max}"
+        one = f", channels={self.channels}" if self.channels is not None else ""
+        return limits + (f", axis={self.axis}" if self.axis is not None else "") + one
+
+
+LAYERS: tuple[type[nn.Module], ...] = (Conv1D, FakeQuantize)
 """All layers."""

@@ -66,7 +66,7 @@ class Attempt:
         """
         state, graph, tracer = self.state, self.state.model.graph, self._builder.tracer
         if state.author is not None:
-            tracer.names.reserve(state.author.names)
+            tracer.held.names.reserve(state.author.names)
         scope, self._renamed = self._inputs(tracer)
         state.declare(tracer)
         outputs = list(map(self._builder.output, Walk(self._builder, scope, graph, dict(graph.opset_imports)).run()))

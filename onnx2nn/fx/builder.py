@@ -198,7 +198,7 @@ class TorchBuilder(Builder):
             return self._left_to_run_time(node, row, inputs, attributes)
         table = lays_out_weight(row, inputs)
         author = self.state.author
-        if row.call == "opaque" or not (table or weight_folding.loses_weight(author, row, inputs, folded)):
+        if row.call == "opaque" or not (table or weight_folding.loses_weight(author, node, row, inputs, folded)):
             return folded
         inputs = weight_folding.read_at_run_time(author, row, inputs, table, self._read)
         return self.compute(node, row, inputs, attributes)
@@ -224,7 +224,7 @@ class TorchBuilder(Builder):
                 return opaque_calls.call_of_shapes(self.tracer, row, arguments, attributes)
             self.tracer.guards.open_rank = bool(attributes.get("_open_rank"))
             with watched_where_known(arguments, self.state.account):
-                result = row.body(self.tracer.F, *arguments, **attributes)
+                result = self.tracer.fake_quantizers.run(row, arguments, attributes)
         except (ShapeMismatch, UnfulfilledError) as error:
             if self.state.strict and (self.branch is not None or isinstance(error, ShapeMismatch)):
                 self._conflict(node, error, inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from onnx2nn.fx.constants import Constant, memory_of
@@ -12,7 +13,7 @@ from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
 
 
-def loses_weight(author: Author | None, row: Row, inputs: Sequence[Any], folded: Any) -> bool:
+def loses_weight(author: Author | None, node: ir.Node, row: Row, inputs: Sequence[Any], folded: Any) -> bool:
     """Returns whether `folded` is computed from a weight of the author's, which the state would then lack.
 
     A weight that only has another layout stays in the state. Numbers that a body reads, such as the target of a
@@ -23,8 +24,16 @@ def loses_weight(author: Author | None, row: Row, inputs: Sequence[Any], folded:
     names = author.names - author.quantised if author.quantised else author.names
     tensors = [value for i, value in enumerate(inputs) if row.input_name(i) not in row.static]
     weights = [v.value for v in tensors if isinstance(v, Constant) and v.weight and v.name in names]
+    if weights and "quantises" in row.traits and _is_dequantised(node):
+        return True  # in a training that knows of quantisation
     parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
     return any(_is_made_of(part, weights) for part in parts)
+
+
+def _is_dequantised(node: ir.Node) -> bool:
+    """Returns whether only DequantizeLinear reads a node's results."""
+    readers = {use.node.op_type for output in node.outputs for use in output.uses()}
+    return readers == {"DequantizeLinear"} and not any(output.is_graph_output() for output in node.outputs)
 
 
 def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:

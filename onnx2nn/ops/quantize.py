@@ -131,7 +131,7 @@ def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -
     return whole if not smallest else whole.bitwise_xor_(128).view(F.int8)
 
 
-@op("QuantizeLinear", 23, traits=["keeps_rank"])
+@op("QuantizeLinear", 23, traits=["keeps_rank", "quantises"])
 def quantize_linear(
     F: Any,
     x: Any,
@@ -164,7 +164,7 @@ def quantize_linear(
     return round_to(F, quotient.to(wide), y_zero_point, element, bool(saturate))
 
 
-@op("QuantizeLinear", 21, traits=["keeps_rank"])
+@op("QuantizeLinear", 21, traits=["keeps_rank", "quantises"])
 def quantize_linear_21(
     F: Any,
     x: Any,

@@ -25,6 +25,7 @@ Trait = Literal[
     "matrix_product",
     "number_by_number",
     "passes_on",
+    "quantises",
     "recurrent",
     "reduction",
     "runs_packed",
@@ -52,6 +53,7 @@ Trait = Literal[
 - `matrix_product`: it multiplies by a matrix of weights.
 - `number_by_number`: its body reads its inputs outside of the framework's kernels.
 - `passes_on`: its result is its input, which may also be a sequence or an optional, with or without an element.
+- `quantises`: it gives integers for `x / y_scale + y_zero_point` of floats `x`, its first three inputs.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
 - `runs_packed`: it computes on quantised numbers as they are stored, in ONNX Runtime too, on every processor; files

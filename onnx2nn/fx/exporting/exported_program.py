@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from onnx2nn.control_flow import If
-from onnx2nn.fx.exporting.quantised_operators import is_packed, replace_steps, write_packed
+from onnx2nn.fx.exporting.quantised_operators import is_packed, replace_fake_quantize, replace_steps, write_packed
 from onnx2nn.fx.exporting.recurrent_operators import (
     RECURRENT_FUNCTIONS,
     RECURRENT_LAYERS,
@@ -23,6 +23,7 @@ from onnx2nn.fx.exporting.recurrent_operators import (
     replace_layer,
 )
 from onnx2nn.fx.modules.deferred import DeferredModule
+from onnx2nn.layers import FakeQuantize
 
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
@@ -67,6 +68,8 @@ def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
                 _replace_attention(node, layer)
             elif type(layer) in RECURRENT_LAYERS and not older:
                 replace_layer(node, layer)
+            elif type(layer) is FakeQuantize and not older:
+                replace_fake_quantize(node)
     return copied
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.fx.exporting.recurrent_operators import called_as
+from onnx2nn.layers import FakeQuantize
 from onnx2nn.optable.row import Row
 
 _LIMITS = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
@@ -68,6 +71,28 @@ def replace_steps(graph: fx.Graph) -> None:
             _replace_quantisation(node)
         elif operator_name == "DequantizeLinear":
             _replace_dequantisation(node)
+
+
+def replace_fake_quantize(node: fx.Node) -> None:
+    """Lets a `FakeQuantize` be a QuantizeLinear and a DequantizeLinear."""
+    with node.graph.inserting_before(node):
+        called = node.graph.get_attr(str(node.target))
+    node.op, node.target, node.args = "call_function", _fake_quantised, (called, *node.args)
+
+
+def _fake_quantised(layer: FakeQuantize, x: Any) -> Any:
+    return called_as(layer, functools.partial(_there_and_back, layer), x)
+
+
+def _there_and_back(layer: FakeQuantize, x: Any) -> Any:
+    scale, limits = layer.scale, (layer.quant_min, layer.quant_max)
+    dtype = next((dtype for dtype, known in _LIMITS.items() if known == limits), None)
+    if dtype is None or x.dtype != torch.float32 or scale.dtype != torch.float32:
+        return FakeQuantize.forward(layer, x)
+    attributes: dict[str, Any] = {"axis": layer.axis} if layer.axis is not None else {}
+    steps = scale, layer.zero_point.to(dtype)
+    whole = torch.onnx.ops.symbolic("QuantizeLinear", (x, *steps), attributes, dtype=dtype, shape=x.shape)
+    return torch.onnx.ops.symbolic("DequantizeLinear", (whole, *steps), attributes, dtype=x.dtype, shape=x.shape)
 
 
 def _replace(node: fx.Node, function: Any, args: tuple[Any, ...]) -> None:

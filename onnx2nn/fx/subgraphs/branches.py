@@ -100,7 +100,7 @@ def _child(builder: TorchBuilder, branch: ir.Graph, slot: str, path: str | None)
     own = None if path is None else f"{builder.placement.prefix}{path}.{slot}."
     child = builder.region(own, branch=branch)
     if own is not None:
-        child.tracer.names.reserve(_inside(builder, own))
+        child.tracer.held.names.reserve(_inside(builder, own))
     return child
 
 

@@ -142,7 +142,7 @@ class HeldState:
         key = (layer.kind, repr(layer.config), tuple(state.items()), *(steps if own else ()))
         if not layer.state or key not in self._layers:
             for name, tensor in layer.state.items():
-                if tensor is not None and not name.startswith("running_"):
+                if tensor is not None and not layer.is_buffer(name):
                     layer.state[name] = self.parameter(tensor, state[name])
                 self._keep.append(tensor)
             path = self.names.claim(steps, own=own, module=True)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.importing.layers import Framework, Layers
-from onnx2nn.layers import Conv1D
+from onnx2nn.layers import Conv1D, FakeQuantize
 
 
 class Layer(NamedTuple):
@@ -28,6 +28,7 @@ class Layer(NamedTuple):
         inputs: the positional arguments of its call.
         structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
         keywords: the keyword arguments of its call.
+        persistent: whether state_dict holds its buffers.
     """
 
     kind: type[nn.Module]
@@ -36,6 +37,11 @@ class Layer(NamedTuple):
     inputs: tuple[Any, ...]
     structure: Any = None
     keywords: Mapping[str, Any] = types.MappingProxyType({})
+    persistent: bool = True
+
+    def is_buffer(self, name: str) -> bool:
+        """Returns whether a tensor of its state is a buffer."""
+        return name.startswith("running_") or self.kind is FakeQuantize
 
     def build(self) -> nn.Module:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
@@ -47,7 +53,10 @@ class Layer(NamedTuple):
                 continue
             inner, _, name = name.rpartition(".")
             holder = module.get_submodule(inner) if inner else module
-            trained = not name.startswith("running_") and not isinstance(tensor, nn.Parameter)
+            trained = not self.is_buffer(name) and not isinstance(tensor, nn.Parameter)
+            if not self.persistent:
+                holder.register_buffer(name, tensor, persistent=False)
+                continue
             setattr(holder, name, nn.Parameter(tensor) if trained else tensor)  # a recurrent layer notes its weights
         if getattr(module, "num_batches_tracked", None) is not None:  # None in an InstanceNorm
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)

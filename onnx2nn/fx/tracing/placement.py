@@ -90,6 +90,20 @@ class NamedPlacement:
             return name._replace(steps=self._steps(origin.name), outer=self.outer)
         return name
 
+    def beside(self, tensor: torch.Tensor, slot: str) -> torch.Tensor | None:
+        """Returns the author's weight of a name in the module of another one, None where there is none.
+
+        Args:
+            tensor: the other weight.
+            slot: the name in the module.
+        """
+        origin = self.origins.find(tensor)
+        if origin is None or self.author is None or origin.name not in self.author.names:
+            return None
+        constant = self.weights.get(f"{origin.name.rpartition('.')[0]}.{slot}")
+        value = None if constant is None else self.origins.remember(constant)
+        return value if isinstance(value, torch.Tensor) else None
+
     def _steps(self, key: str) -> list[str]:
         """Returns the path of one of the author's keys in this graph's module."""
         return key.removeprefix(self.prefix).split(".")
@@ -143,6 +157,10 @@ class NamedPlacement:
             return False  # a lookup by a constant index table is no layer of the author's
         if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
             return False  # its forward writes to the module, which torch.cond and similar operators refuse
+        return self.holds(layer)
+
+    def holds(self, layer: Layer) -> bool:
+        """Returns whether a layer would hold the author's weights unchanged, under their keys."""
         return self.author is None or self._layers.fits(self.at.node, self._held(layer), outer=self.outer)
 
     def _is_fixed(self, node: fx.Node) -> bool:

@@ -23,8 +23,14 @@ class Placement(Protocol):
     def constant(self, tensor: torch.Tensor) -> ConstantName:
         """Returns the path and kind of a constant."""
 
+    def beside(self, tensor: torch.Tensor, slot: str) -> torch.Tensor | None:
+        """Returns the author's weight of a name in the module of another one, None where there is none."""
+
     def fits(self, layer: Layer) -> bool:
         """Returns whether a call becomes this layer."""
+
+    def holds(self, layer: Layer) -> bool:
+        """Returns whether a layer would hold the author's weights unchanged, under their keys."""
 
     def layer(self, layer: Layer) -> LayerName:
         """Returns the path of a layer."""
@@ -51,7 +57,15 @@ class Anonymous:
         """Returns the name of a buffer."""
         return _BUFFER
 
+    def beside(self, tensor: torch.Tensor, slot: str) -> torch.Tensor | None:
+        """Returns None."""
+        return None
+
     def fits(self, layer: Layer) -> bool:
+        """Returns True."""
+        return True
+
+    def holds(self, layer: Layer) -> bool:
         """Returns True."""
         return True
 

@@ -24,6 +24,7 @@ from onnx2nn.fx.modules.module_tree import paths_around, put_module
 from onnx2nn.fx.tracing.batch_first import attend_batch_first
 from onnx2nn.fx.tracing.contiguous_norms import normalise_contiguous
 from onnx2nn.fx.tracing.factories import MAKING
+from onnx2nn.fx.tracing.fake_quantizers import FakeQuantizers
 from onnx2nn.fx.tracing.held_state import HeldState
 from onnx2nn.fx.tracing.inference import Inference
 from onnx2nn.fx.tracing.layers import Layer, layer_for, may_be_layer, stored_transposed
@@ -74,13 +75,13 @@ class Tracer:
         self.meta: dict[str, Any] = {}
         self.recorded = 0  # nodes, without placeholders and getitem of results
         self.held: HeldState = HeldState(self, None if parent is None else parent.held, self.root)
-        self.names = self.held.names
         self.captures = Captures(self)
         self.captured = self.captures.values
         self.symbols: Symbols = Symbols(self, None if parent is None else parent.symbols)
         self.guards: Guards = Guards(self, None if parent is None else parent.guards, choices)
         self.integers = Integers(self)
         self.rows: Rows = Rows(self)
+        self.fake_quantizers: FakeQuantizers = FakeQuantizers(self)
         self.plain: PlainCalls = PlainCalls(self)
         self._inference: Inference = Inference(self)
         self._attributes: dict[Any, fx.Node] = {}
@@ -187,7 +188,7 @@ class Tracer:
         Args:
             own: whether the name comes from the author's keys.
         """
-        path = self.names.claim(name, own=own, module=True)
+        path = self.held.names.claim(name, own=own, module=True)
         node = self.record("call_module", path, self.own(args))  # first, so that its arguments stand before it
         put_module(self.root, path, module)
         return self.wrap(node, specs)

@@ -552,7 +552,7 @@ def dynamic_quantize_lstm(
     return outputs_asked(cells, _outputs)
 
 
-@op("QuantizeLinear", 1, domain=MICROSOFT)
+@op("QuantizeLinear", 1, domain=MICROSOFT, traits=["quantises"])
 def quantize_linear(
     F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int | None = None, _types: Any = None
 ) -> Any:
