@@ -199,6 +199,15 @@ def test_it_is_trained_on(trained: tuple[nn.Module, Path]) -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
+def test_weights_are_rounded_once_for_inference(trained: tuple[nn.Module, Path]) -> None:
+    literal, module = onnx2nn.load(trained[1]), onnx2nn.load(trained[1], optimize="eager")
+    assert len(layers(literal)) == 5
+    assert len(layers(module)) == 3
+    assert {"conv.weight", "fc.weight"} <= module.state_dict().keys()
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(module(x), literal(x))
+
+
 def test_all_ways_on(trained: tuple[nn.Module, Path], tmp_path: Path) -> None:
     module, x = onnx2nn.load(trained[1]), torch.randn(2, 3, 8, 8)
     with torch.no_grad():

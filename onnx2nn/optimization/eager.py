@@ -15,6 +15,7 @@ from onnx2nn.optimization.half_products import HALF, compute_in_float32
 from onnx2nn.optimization.in_place import work_in_place
 from onnx2nn.optimization.layouts import hold_channels_last
 from onnx2nn.optimization.packing import is_slow, pack_layers
+from onnx2nn.optimization.rounded_weights import round_weights
 from onnx2nn.optimization.sequences import skip_identities
 
 
@@ -23,6 +24,7 @@ def optimized(module: nn.Module) -> nn.Module:
     result: Any = copy.deepcopy(module).eval()
     for parameter in result.parameters():
         parameter.requires_grad_(False)
+    round_weights(result)
     fold_batch_norms(result)
     is_on_cpu = device_of(result, torch.device("cpu")).type == "cpu"
     if is_on_cpu:
