@@ -23,7 +23,7 @@ import onnx2nn
 from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
-from onnx2nn.optimization import integer_code
+from onnx2nn.optimization import product_code
 from onnx2nn.optimization.frozen import Frozen
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 
@@ -60,7 +60,7 @@ NAMES = ("zero", "weight", "bias", "scale", "shift")
 constants = st.sampled_from([(), NAMES, NAMES, NAMES[1:]])
 """The operands that are constants of a program; data may decide the zero point alone."""
 
-small = st.sampled_from([0, integer_code.SMALL])
+small = st.sampled_from([0, product_code.SMALL])
 """Up to how many multiplications a convolution is the product of its windows; 0: none is."""
 
 
@@ -104,7 +104,7 @@ def test_kernels_give_the_integers(case: Case, constants: Sequence[str], small: 
     """With constant weights or others, with sums that floats hold or do not, and with results that leave int32."""
     expected = integer_convolution(*case[:4], *case[4], case[5])
     module = program(case, constants, FakeTensorMode())
-    with mock.patch.object(integer_code, "SMALL", small):
+    with mock.patch.object(product_code, "SMALL", small):
         found = _called(module, case)
     assert found.dtype == torch.int32 and torch.equal(found, expected)
     assert all(node.meta["val"].shape == expected.shape for node in module.graph.find_nodes(op="output")[0].args)
@@ -133,7 +133,7 @@ def test_kernels_round(case: Case, constants: Sequence[str], small: int, data: s
     scaling = scale, torch.tensor(data.draw(st.sampled_from([0, 7, 128, 255])), dtype=torch.uint8)
     expected = requantized_convolution(*case[:4], *case[4], case[5], *scaling)
     module = program(case, constants, FakeTensorMode(), scaling)
-    with mock.patch.object(integer_code, "SMALL", small):
+    with mock.patch.object(product_code, "SMALL", small):
         found = _called(module, case, scaling)
     assert found.dtype == torch.uint8 and found.shape == expected.shape
     other = found != expected
@@ -261,14 +261,14 @@ def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("small", [0, integer_code.SMALL])
+@pytest.mark.parametrize("small", [0, product_code.SMALL])
 def test_compiled_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     """Of images of three channels, then of eight, both with pads by a zero point that is not 0, for any batch.
 
     The third one's zero point is decided by data.
     """
     monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(integer_code, "SMALL", small)
+    monkeypatch.setattr(product_code, "SMALL", small)
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         net (uint8[N, 3, 9, 10] x) => (uint8[N, 6, 5, 5] y, int32[N, 4, 5, 3] z3)

@@ -28,6 +28,11 @@ class GraphCalls:
         node.meta["val"] = target(*fx.map_arg(args, lambda arg: arg.meta["val"]))
         return node
 
+    def sizes(self, x: fx.Node, *axes: int) -> list[Any]:
+        """Returns sizes of a tensor: integers, and calls for dynamic ones."""
+        pairs = [(axis, x.meta["val"].shape[axis]) for axis in axes]
+        return [n if isinstance(n, int) else self.call(torch.ops.aten.sym_size.int, x, axis) for axis, n in pairs]
+
     def constant(self, source: Any) -> torch.Tensor | None:
         """Returns the constant that a node reads, or fills with one number, as inductor writes it; else None."""
         if not isinstance(source, fx.Node):

@@ -7,7 +7,6 @@ of inductor replaces when the weights are constants.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from onnx2nn.ops import integer_kernels
 from onnx2nn.ops.integer_convolutions import Window, available, exact_parts, is_right, kernel_pads, spread
 from onnx2nn.optimization.graph_calls import GraphCalls
 from onnx2nn.optimization.integer_images import laid_out, padded, windows
-from onnx2nn.optimization.product_code import SMALL
+from onnx2nn.optimization.product_code import is_small
 
 _FLOATS = 1 << 24
 """Up to this number, floats of 32 bits hold all integers."""
@@ -227,8 +226,7 @@ class _Calls:
         if weight.min() < -128 or weight.max() > 127 or min(len(weight), weight[0].numel()) < 2:
             return False
         images, _, *positions = self._shape
-        hints = [size if isinstance(size, int) else size.node.hint for size in (images, *positions)]
-        return None not in hints and math.prod(hints) * weight.numel() <= SMALL
+        return is_small([images, *positions], weight)
 
     def _of_zeros(self, sums: torch.Tensor) -> fx.Node:
         """Writes the product of a zero point that data decide and sums of weights, in int32."""

@@ -6,6 +6,7 @@ where they read the planes of an image one behind the other, or add pads.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -64,11 +65,9 @@ def windows(calls: GraphCalls, x: fx.Node, kernel: Sequence[int], window: Window
         if dilation > 1:
             x = calls.call(_aten.slice.Tensor, x, 4 + axis, 0, sys.maxsize, dilation)
     x = calls.call(_aten.permute.default, x, [0, 2, 3, 1, 4, 5])
-    images, *_, channels, height, width = x.meta["val"].shape
-    sizes = [images, *x.meta["val"].shape[1:3]]
-    sizes = [size if isinstance(size, int) else calls.call(_aten.sym_size.int, x, i) for i, size in enumerate(sizes)]
-    x = calls.call(_aten.clone.default, x)
-    return calls.call(_aten.reshape.default, x, [-1, channels * height * width]), sizes
+    sizes = calls.sizes(x, 0, 1, 2)
+    elements = math.prod(x.meta["val"].shape[3:])
+    return calls.call(_aten.reshape.default, calls.call(_aten.clone.default, x), [-1, elements]), sizes
 
 
 def _of_words(calls: GraphCalls, x: fx.Node, pads: Sequence[int], zero: int) -> fx.Node:

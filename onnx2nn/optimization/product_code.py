@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -66,10 +67,7 @@ def _small(calls: GraphCalls, node: fx.Node) -> fx.Node | None:
     arguments: Any = node.args
     x, source, bias, activation, *_ = arguments
     weight, outer = calls.constant(source), x.meta["val"].shape[:-1]
-    if weight is None or activation != "none" or x.meta["val"].dtype != torch.float32:
-        return None
-    hints = [size if isinstance(size, int) else size.node.hint for size in outer]
-    if None in hints or math.prod(hints) * math.prod(weight.shape) > SMALL:
+    if weight is None or activation != "none" or x.meta["val"].dtype != torch.float32 or not is_small(outer, weight):
         return None
     weight = weight.to_dense() if weight.is_mkldnn else weight
     columns = calls.kept(f"columns_of_{node.name}", weight.t().contiguous())
@@ -78,8 +76,18 @@ def _small(calls: GraphCalls, node: fx.Node) -> fx.Node | None:
         y = calls.call(_aten.mm.default, rows, columns)
     else:
         y = calls.call(_aten.addmm.default, bias, rows, columns)
-    sizes = [size if isinstance(size, int) else calls.call(_aten.sym_size.int, x, i) for i, size in enumerate(outer)]
-    return calls.call(_aten.reshape.default, y, [*sizes, weight.shape[0]])
+    return calls.call(_aten.reshape.default, y, [*calls.sizes(x, *range(len(outer))), weight.shape[0]])
+
+
+def is_small(outer: Iterable[Any], weight: torch.Tensor) -> bool:
+    """Returns whether torch's BLAS takes less time than oneDNN, at the example's sizes; not where data decide one.
+
+    Args:
+        outer: the sizes whose product is the number of rows.
+        weight: the matrix, of any shape.
+    """
+    hints = [size if isinstance(size, int) else size.node.hint for size in outer]
+    return None not in hints and math.prod(hints) * math.prod(weight.shape) <= SMALL
 
 
 def _replace(node: fx.Node, found: fx.Node | None) -> None:
