@@ -41,25 +41,11 @@ def on_cuda(name: str) -> str:
 ORDER = (*SHOWN, *ZOO, *TIMM, *map(on_cuda, CUDA))
 """Keys of the stored results."""
 
-_ABOVE_5_MS = (
+ABOVE_5_MS = (
     "resnet18", "resnet50", "vit_b_16", "bert_base", "recogniser", "efficientnet_b0", "densenet121", "regnet_x_400mf",
     "convnext_tiny", "repvgg_a0", "resnet26d", "deit_tiny_patch16_224", "convnextv2_atto", "mixer_s32_224",
 )  # fmt: skip
 """The networks of which ONNX Runtime needs more than 5 ms."""
-
-FLOORS = (
-    *((name, "compile, fixed sizes") for name in _ABOVE_5_MS),
-    ("mobilenet_v2", "compile, fixed sizes"),
-    ("resnet18_qdq_int8", "compile, fixed sizes"),
-    ("mobilenet_v2_qdq_int8", "compile, fixed sizes"),
-    *((f"{name}_dynamic_int8", "compile, fixed sizes") for name in ("lstm_64", "lstm_128", "lstm_256", "lstm_512")),
-    ("voice_detector_dynamic_int8", "compile, fixed sizes"),
-    ("minilm_qdq_int8", "compile, fixed sizes"),
-    ("resnet18_qdq_int8", "literal"),
-    ("mobilenet_v2_qdq_int8", "literal"),
-    ("lstm_64_dynamic_int8", "literal"),
-)
-"""Networks and forms of which `floors.py` measures what torch's kernels and calls alone take."""
 
 FLOOR_RESULTS = Path(__file__).with_name("floors.json")
 
@@ -195,7 +181,7 @@ def _floor_table(rows: list[Row]) -> str:
         cells = [row["name"], row["form"], f"{row['ms'][ORT]:.2f}", ratios[row["form"]], shown]
         cells += [str(row[key]) for key in ("repeats", "date", "load", "machine")]
         lines.append(f"| {' | '.join([*cells, versions])} |")
-    large = [row for row in rows if row["name"] in _ABOVE_5_MS]
+    large = [row for row in rows if row["name"] in ABOVE_5_MS]
     if large:
         form, floor = (statistics.geometric_mean(numbers) for numbers in zip(*map(_ratios_of_form, large), strict=True))
         lines += [
