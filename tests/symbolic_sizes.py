@@ -28,8 +28,8 @@ class RecordedSizes(Sizes):
         conditions: the conditions that were required and are not proven.
     """
 
-    def __init__(self, facts: Facts | None = None):
-        self.facts = Facts() if facts is None else facts
+    def __init__(self) -> None:
+        self.facts = Facts()
         self.conditions: list[Condition] = []
 
     def decide(self, condition: Truth) -> bool | None:
@@ -148,6 +148,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return type(value)(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def check_rule(target: Any, call: Callable[[Random], Call]) -> None:
+    """Compares a rule with torch on drawn calls, some of which both of them compute.
+
+    Args:
+        target: a function, or the name of a tensor method.
+        call: draws the arguments of a call.
+    """
+    assert any([is_covered(random, target, *call(random)) for random in map(Random, range(100))])
 
 
 def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules import products, reductions
-from tests.symbolic_sizes import Call, is_covered, meta, name_of, rules_of, stored
+from tests.symbolic_sizes import Call, check_rule, is_covered, meta, name_of, rules_of, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 
@@ -230,19 +228,11 @@ def test_every_rule_of_the_family_is_called() -> None:
     assert set(CALLS) == set(rules_of(products, reductions))
 
 
-@pytest.mark.parametrize("target", CALLS, ids=name_of)
-def test_rule_covers_calls_that_torch_computes(target: Any) -> None:
-    covered = [is_covered(random, target, *CALLS[target](random)) for random in map(Random, range(40))]
-    assert any(covered)
-
-
 @pytest.mark.parametrize("equation", ["oi,...ihw->...ohw", "oi,...ihw", "oi,...ihw->o...", "oi,...ihw->ohw"])
 def test_an_ellipsis_is_covered(equation: str) -> None:
     assert is_covered(Random(0), torch.einsum, (equation, stored(4, 3), stored(2, 3, 5, 6)), {})
 
 
-@settings(max_examples=300, derandomize=True)
-@given(seed=st.integers(0, 1 << 32), target=st.sampled_from(list(CALLS)))
-def test_rule_gives_the_shapes_of_torch(seed: int, target: Any) -> None:
-    random = Random(seed)
-    is_covered(random, target, *CALLS[target](random))
+@pytest.mark.parametrize("target", CALLS, ids=name_of)
+def test_rule_gives_the_shapes_of_torch(target: Any) -> None:
+    check_rule(target, CALLS[target])
