@@ -13,20 +13,12 @@ from hypothesis.extra import numpy as hnp
 
 from oneflow_bridge import namespace as F
 from onnx2nn.errors import OperatorError
+from tests.oneflow.arrays import TYPES, same
 
 INTEGERS = ["int8", "uint8", "int16", "int32", "int64", "uint16", "uint32"]
 FLOATS = ["float16", "float32", "float64"]
 
 np.seterr(all="ignore")
-
-
-def same(result, expected, rtol: float = 0.0) -> None:
-    """`result` has the dtype, shape and values of `expected`; NaN equals NaN."""
-    expected = np.asarray(expected)
-    array = result.numpy()
-    assert result.dtype.name == expected.dtype.name
-    assert tuple(result.shape) == expected.shape
-    np.testing.assert_allclose(array, expected, rtol=rtol, atol=0)
 
 
 def shapes_and(dtype: str, elements=None):
@@ -407,24 +399,8 @@ def test_frexp_and_ldexp(dtype):
     same(F.ldexp(mantissa, exponent), a)
 
 
-CASTS = [
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-]
-
-
-@pytest.mark.parametrize("source", CASTS)
-@pytest.mark.parametrize("target", CASTS)
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("target", TYPES)
 def test_casts(source, target):
     a = np.array([0, 1, 2, 100, 3]).astype(source)
     same(F.from_numpy(a).to(getattr(F, target)), a.astype(target))

@@ -11,17 +11,10 @@ import pytest
 
 from oneflow_bridge import namespace as F
 from onnx2nn.errors import OperatorError
+from tests.oneflow.arrays import near, same
 
 functional = F.nn.functional
 RNG = np.random.default_rng(1)
-
-
-def same(result, expected, rtol: float = 0.0) -> None:
-    """`result` has the dtype, shape and values of `expected`."""
-    expected = np.asarray(expected)
-    assert result.dtype.name == expected.dtype.name
-    assert tuple(result.shape) == expected.shape
-    np.testing.assert_allclose(result.numpy(), expected, rtol=rtol, atol=rtol)
 
 
 def normal(dtype: str, *shape: int) -> np.ndarray:
@@ -72,7 +65,7 @@ def test_activations(name, dtype):
     array = normal(dtype, 3, 8) * 3
     array[0, :4] = 60, -60, 0, 0.4
     rtol = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-12}[dtype]
-    same(
+    near(
         getattr(functional, name)(F.from_numpy(array), **options),
         reference(array.astype(np.float64)).astype(dtype),
         rtol,
@@ -110,7 +103,7 @@ def test_squares_that_do_not_fit_a_half(name):
 def test_gelu_tanh():
     a = normal("float32", 50) * 4
     expected = 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)))
-    same(functional.gelu(F.from_numpy(a), approximate="tanh"), expected, 2e-6)
+    near(functional.gelu(F.from_numpy(a), approximate="tanh"), expected, 2e-6)
 
 
 def test_prelu():
@@ -153,7 +146,7 @@ def test_convolution(rank, stride, padding, dilation, groups, dtype):
     expected = convolve(x.astype(np.float64), w.astype(np.float64), *([v] * rank for v in arguments[:3]), groups)
     expected = expected + b.reshape(-1, *[1] * rank)
     convolution = getattr(F, f"conv{rank}d")
-    same(convolution(F.from_numpy(x), F.from_numpy(w), F.from_numpy(b), *arguments), expected.astype(dtype), 1e-6)
+    near(convolution(F.from_numpy(x), F.from_numpy(w), F.from_numpy(b), *arguments), expected.astype(dtype), 1e-6)
 
 
 def test_large_integer_convolution_is_exact():
@@ -170,8 +163,8 @@ def test_convolution_same_padding_and_without_batch():
     x, w = normal("float64", 2, 3, 6, 5), normal("float64", 4, 3, 3, 2)
     padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 1)])
     expected = convolve(padded, w, (1, 1), (0, 0), (1, 1), 1)
-    same(F.conv2d(F.from_numpy(x), F.from_numpy(w), padding="same"), expected, 1e-12)
-    same(F.conv2d(F.from_numpy(x[0]), F.from_numpy(w), padding="same"), expected[0], 1e-12)
+    near(F.conv2d(F.from_numpy(x), F.from_numpy(w), padding="same"), expected, 1e-12)
+    near(F.conv2d(F.from_numpy(x[0]), F.from_numpy(w), padding="same"), expected[0], 1e-12)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -194,7 +187,7 @@ def test_transposed_convolution(rank, stride, padding, output_padding, groups, d
     result = getattr(F, f"conv_transpose{rank}d")(
         F.from_numpy(x), F.from_numpy(w), None, stride, padding, output_padding, groups, dilation
     )
-    same(result, full[(slice(None), slice(None), *crop)], 1e-12)
+    near(result, full[(slice(None), slice(None), *crop)], 1e-12)
 
 
 def pool_places(size, kernel, stride, padding, dilation, ceil_mode):
@@ -262,7 +255,7 @@ def test_avg_pool(rank, geometry, ceil_mode, count_include_pad, divisor):
 
     expected = pooled(x, kernel, stride, padding, [1] * rank, ceil_mode, mean)
     arguments = (*geometry, ceil_mode, count_include_pad, divisor)
-    same(getattr(functional, f"avg_pool{rank}d")(F.from_numpy(x), *arguments), expected, 1e-12)
+    near(getattr(functional, f"avg_pool{rank}d")(F.from_numpy(x), *arguments), expected, 1e-12)
 
 
 def test_adaptive_and_lp_pools():
@@ -272,12 +265,12 @@ def test_adaptive_and_lp_pools():
         expected = np.stack(
             [np.stack([reduce(x[:, :, a:b, c:d], (2, 3)) for c, d in columns], -1) for a, b in rows], -2
         )
-        same(getattr(functional, f"adaptive_{name}_pool2d")(F.from_numpy(x), (3, 4)), expected, 1e-12)
-        same(
+        near(getattr(functional, f"adaptive_{name}_pool2d")(F.from_numpy(x), (3, 4)), expected, 1e-12)
+        near(
             getattr(functional, f"adaptive_{name}_pool2d")(F.from_numpy(x), 1), reduce(x, (2, 3), keepdims=True), 1e-12
         )
     expected = np.sqrt(pooled(x**2, (2, 2), (2, 2), (0, 0), (1, 1), False, lambda w, *_: w.sum((2, 3))))
-    same(functional.lp_pool2d(F.from_numpy(x), 2.0, 2), expected, 1e-12)
+    near(functional.lp_pool2d(F.from_numpy(x), 2.0, 2), expected, 1e-12)
 
 
 def test_max_unpool():
@@ -370,7 +363,7 @@ def test_interpolate(mode, align_corners, rank, target):
     result = functional.interpolate(
         F.from_numpy(x), sizes if scale is None else None, scale, name, align_corners or None
     )
-    same(result, resized(x, sizes, scale, mode, align_corners), 1e-5)
+    near(result, resized(x, sizes, scale, mode, align_corners), 1e-5)
 
 
 def test_pixel_shuffles():
@@ -393,23 +386,23 @@ def test_normalizations(dtype):
     scale, shift = (v.astype(np.float64)[:, None, None] for v in (w, b))
     X, W, B = (F.from_numpy(v) for v in (x, w, b))
     grouped = standardized(wide.reshape(2, 3, -1), 2).reshape(x.shape) * scale + shift
-    same(F.group_norm(X, 3, W, B), grouped.astype(dtype), rtol)
-    same(F.instance_norm(X, None, None, W, B), (standardized(wide, (2, 3)) * scale + shift).astype(dtype), rtol)
-    same(F.batch_norm(X, None, None, W, B, True), (standardized(wide, (0, 2, 3)) * scale + shift).astype(dtype), rtol)
+    near(F.group_norm(X, 3, W, B), grouped.astype(dtype), rtol)
+    near(F.instance_norm(X, None, None, W, B), (standardized(wide, (2, 3)) * scale + shift).astype(dtype), rtol)
+    near(F.batch_norm(X, None, None, W, B, True), (standardized(wide, (0, 2, 3)) * scale + shift).astype(dtype), rtol)
     mean, var = normal(dtype, 6), abs(normal(dtype, 6)) + np.array(0.5, dtype)
     expected = (wide - mean[:, None, None]) / np.sqrt(var.astype(np.float64)[:, None, None] + 1e-5) * scale + shift
-    same(F.batch_norm(X, F.from_numpy(mean), F.from_numpy(var), W, B), expected.astype(dtype), rtol * 2)
+    near(F.batch_norm(X, F.from_numpy(mean), F.from_numpy(var), W, B), expected.astype(dtype), rtol * 2)
     last, last_w = normal(dtype, 5), normal(dtype, 4, 5)
-    same(F.layer_norm(X, (5,), F.from_numpy(last)), (standardized(wide, 3) * last).astype(dtype), rtol)
-    same(F.layer_norm(X, (4, 5), F.from_numpy(last_w)), (standardized(wide, (2, 3)) * last_w).astype(dtype), rtol)
+    near(F.layer_norm(X, (5,), F.from_numpy(last)), (standardized(wide, 3) * last).astype(dtype), rtol)
+    near(F.layer_norm(X, (4, 5), F.from_numpy(last_w)), (standardized(wide, (2, 3)) * last_w).astype(dtype), rtol)
     rms = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * last
-    same(functional.rms_norm(X, (5,), F.from_numpy(last), 1e-6), rms.astype(dtype), rtol)
+    near(functional.rms_norm(X, (5,), F.from_numpy(last), 1e-6), rms.astype(dtype), rtol)
     for size in (3, 4):
         squares = np.pad(wide**2, [(0, 0), (size // 2, (size - 1) // 2), (0, 0), (0, 0)])
         total = sum(squares[:, i : i + 6] for i in range(size))
         expected = wide / (2.0 + 0.1 * total / size) ** 0.75
-        same(functional.local_response_norm(X, size, 0.1, 0.75, 2.0), expected.astype(dtype), rtol)
-    same(functional.normalize(X, dim=1), (wide / np.sqrt((wide**2).sum(1, keepdims=True))).astype(dtype), rtol)
+        near(functional.local_response_norm(X, size, 0.1, 0.75, 2.0), expected.astype(dtype), rtol)
+    near(functional.normalize(X, dim=1), (wide / np.sqrt((wide**2).sum(1, keepdims=True))).astype(dtype), rtol)
 
 
 @pytest.mark.parametrize("masked", ["none", "bool", "float", "causal"])
@@ -429,7 +422,7 @@ def test_attention(masked):
     expected = weights / weights.sum(-1, keepdims=True) @ v
     given = None if masked in ("none", "causal") else F.from_numpy(mask)
     result = functional.scaled_dot_product_attention(*map(F.from_numpy, (q, k, v)), given, is_causal=masked == "causal")
-    same(result, expected, 1e-12)
+    near(result, expected, 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
@@ -458,7 +451,7 @@ def test_packed_attention():
     options = dict(training=False, need_weights=False)
     result, none = call(*given[:3], features, heads, *given[3:5], None, None, False, 0.0, *given[5:], **options)
     assert none is None
-    same(result, joined @ out.T + out_bias, 1e-12)
+    near(result, joined @ out.T + out_bias, 1e-12)
     with pytest.raises(OperatorError, match="dropout"):
         call(*given[:3], features, heads, *given[3:5], None, None, False, 0.5, *given[5:], need_weights=False)
     with pytest.raises(OperatorError, match="weights"):
@@ -484,7 +477,7 @@ def test_masks_of_packed_attention(kind):
     given, packed, last = (F.from_numpy(t) for t in (x, weight, out))
     call, rest = functional.multi_head_attention_forward, (packed, None, None, None, False, 0.0, last, None)
     result, _ = call(given, given, given, features, heads, *rest, training=False, need_weights=False, **options)
-    same(result, joined @ out.T, 1e-12)
+    near(result, joined @ out.T, 1e-12)
 
 
 def test_fold_is_the_transpose_of_unfold():
@@ -505,7 +498,7 @@ def test_fold_is_the_transpose_of_unfold():
 def test_grid_sample(mode, padding_mode, align_corners, dtype):
     x, grid = normal(dtype, 2, 3, 5, 6), (RNG.random((2, 4, 7, 2)) * 2.8 - 1.4).astype(dtype)
     result = functional.grid_sample(F.from_numpy(x), F.from_numpy(grid), mode, padding_mode, align_corners)
-    same(
+    near(
         result,
         sampled(x.astype(np.float64), grid.astype(np.float64), mode, padding_mode, align_corners).astype(dtype),
         1e-5,
@@ -556,15 +549,15 @@ def test_losses():
     )
     count = (weight[np.where(kept, target, 0)] * kept).sum()
     X, T, W = F.from_numpy(logits), F.from_numpy(target), F.from_numpy(weight)
-    same(functional.cross_entropy(X, T, W), np.asarray(picked.sum() / count), 1e-12)
-    same(functional.cross_entropy(X, T, W, reduction="none"), picked, 1e-12)
-    same(functional.nll_loss(F.log_softmax(X, 1), T, W, reduction="sum"), np.asarray(picked.sum()), 1e-12)
+    near(functional.cross_entropy(X, T, W), np.asarray(picked.sum() / count), 1e-12)
+    near(functional.cross_entropy(X, T, W, reduction="none"), picked, 1e-12)
+    near(functional.nll_loss(F.log_softmax(X, 1), T, W, reduction="sum"), np.asarray(picked.sum()), 1e-12)
     a, b = RNG.random((3, 4)), RNG.random((3, 4))
     A, B = F.from_numpy(a), F.from_numpy(b)
-    same(functional.mse_loss(A, B), np.asarray(((a - b) ** 2).mean()), 1e-12)
+    near(functional.mse_loss(A, B), np.asarray(((a - b) ** 2).mean()), 1e-12)
     expected = -(b * np.log(a) + (1 - b) * np.log(1 - a)).mean()
-    same(functional.binary_cross_entropy(A, B), np.asarray(expected), 1e-12)
-    same(functional.binary_cross_entropy_with_logits(F.logit(A), B), np.asarray(expected), 1e-10)
+    near(functional.binary_cross_entropy(A, B), np.asarray(expected), 1e-12)
+    near(functional.binary_cross_entropy_with_logits(F.logit(A), B), np.asarray(expected), 1e-10)
 
 
 def test_bags_add_rows_in_their_order():
@@ -572,14 +565,14 @@ def test_bags_add_rows_in_their_order():
     expected = functools.reduce(np.add, [table[column] for column in index.T])
     bags = [functional.embedding_bag(F.from_numpy(index), F.from_numpy(table), mode=mode) for mode in ("sum", "mean")]
     same(bags[0], expected)
-    same(bags[1], table[index].mean(1), 1e-6)
+    near(bags[1], table[index].mean(1), 1e-6)
 
 
 def test_linear_and_bilinear():
     a, w, b = normal("float64", 2, 3, 4), normal("float64", 5, 4), normal("float64", 5)
-    same(functional.linear(*map(F.from_numpy, (a, w, b))), a @ w.T + b, 1e-12)
+    near(functional.linear(*map(F.from_numpy, (a, w, b))), a @ w.T + b, 1e-12)
     c, v = normal("float64", 2, 3, 6), normal("float64", 5, 4, 6)
-    same(functional.bilinear(*map(F.from_numpy, (a, c, v, b))), np.einsum("bni,oij,bnj->bno", a, v, c) + b, 1e-12)
+    near(functional.bilinear(*map(F.from_numpy, (a, c, v, b))), np.einsum("bni,oij,bnj->bno", a, v, c) + b, 1e-12)
 
 
 @pytest.mark.parametrize(
