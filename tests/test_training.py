@@ -321,26 +321,44 @@ FLOAT_FORMS = {
 
 @pytest.mark.parametrize("operator", FLOAT_FORMS)
 def test_a_row_names_the_float_form_of_its_operator(operator: str) -> None:
-    attributes, inputs = FLOAT_FORMS[operator]
-    text = f"""m (float[1,3,4,4] x) => (float[n,c,h,k] y) {{
+    _dequantized(operator, *FLOAT_FORMS[operator], (1, 3, 4, 4))
+
+
+def _dequantized(
+    operator: str, attributes: str, inputs: str, sizes: tuple[int, ...], scale: str = "t", zero: str = "z"
+) -> Any:
+    """Returns the module of a model of one operator on integers, which has no integers and the same outputs.
+
+    Args:
+        operator: with its domain.
+        attributes: of the node.
+        inputs: of the node; `a` is the image in steps, the others are constants of the model.
+        sizes: of the image.
+        scale: the constant that the result's steps have.
+        zero: likewise its zero point.
+    """
+    text = f"""m (float[{",".join(map(str, sizes))}] x) => (float[n,c,h,k] y) {{
         s = Constant<value = float {{0.02}}>()  t = Constant<value = float {{0.05}}>()
         z = Constant<value = uint8 {{128}}>()  u = Constant<value = int8[2] {{0, 0}}>()
+        p = Constant<value = float {{0.00390625}}>()  o = Constant<value = uint8 {{0}}>()
+        zero = Constant<value = float {{0}}>()  c = Greater(x, zero)
         a = QuantizeLinear(x, s, z)
         r = {operator}{attributes}({inputs})
-        y = DequantizeLinear(r, t, z) }}"""
+        y = DequantizeLinear(r, {scale}, {zero}) }}"""
     draw = np.random.default_rng(0)
     weights = {
         "w": draw.integers(-90, 90, (2, 3, 3, 3), np.int8),
         "v": np.array([0.002, 0.004], np.float32),
         "b": np.array([100, -200], np.int32),
-        "m": draw.integers(90, 170, (4, 4), np.uint8),
+        "m": draw.integers(90, 170, sizes[2:], np.uint8),
     }
     model = _model(text, **weights)
     kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
     assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
-    x = torch.from_numpy(draw.uniform(-2, 2, (1, 3, 4, 4)).astype(np.float32))
+    x = torch.from_numpy(draw.uniform(-2, 2, sizes).astype(np.float32))
     torch.testing.assert_close(module(x), kept(x), rtol=0, atol=0.13)
     assert module(x).std() > 0.01
+    return module
 
 
 def test_every_row_with_a_float_form_has_a_case() -> None:
@@ -363,31 +381,9 @@ OTHER_FORMS = {
 
 @pytest.mark.parametrize("operator", OTHER_FORMS)
 def test_operators_on_integers_become_their_float_forms(operator: str) -> None:
-    attributes, inputs = OTHER_FORMS[operator]
-    scale, zero = {"QLinearSoftmax": ("p", "o"), "NhwcMaxPool": ("s", "z")}.get(
-        operator.split(".")[2].split()[0], ("t", "z")
-    )
-    text = f"""m (float[1,4,4,3] x) => (float[n,h,k,c] y) {{
-        s = Constant<value = float {{0.02}}>()  t = Constant<value = float {{0.05}}>()
-        z = Constant<value = uint8 {{128}}>()  u = Constant<value = int8[2] {{0, 0}}>()
-        p = Constant<value = float {{0.00390625}}>()  o = Constant<value = uint8 {{0}}>()
-        zero = Constant<value = float {{0}}>()  c = Greater(x, zero)
-        a = QuantizeLinear(x, s, z)
-        r = {operator.split()[0]}{attributes}({inputs})
-        y = DequantizeLinear(r, {scale}, {zero}) }}"""
-    draw = np.random.default_rng(0)
-    weights = {
-        "w": draw.integers(-90, 90, (2, 3, 3, 3), np.int8),
-        "v": np.array([0.002, 0.004], np.float32),
-        "b": np.array([100, -200], np.int32),
-        "m": draw.integers(90, 170, (4, 3), np.uint8),
-    }
-    model = _model(text, **weights)
-    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
-    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
-    x = torch.from_numpy(draw.uniform(-2, 2, (1, 4, 4, 3)).astype(np.float32))
-    torch.testing.assert_close(module(x), kept(x), rtol=0, atol=0.13)
-    assert module(x).std() > 0.01
+    name = operator.split()[0]
+    scale, zero = {"QLinearSoftmax": ("p", "o"), "NhwcMaxPool": ("s", "z")}.get(name.split(".")[2], ("t", "z"))
+    module = _dequantized(name, *OTHER_FORMS[operator], (1, 4, 4, 3), scale, zero)
     assert "quantize" not in module.code and ".round" not in module.code
 
 
