@@ -18,7 +18,6 @@ import importlib.metadata
 import itertools
 import json
 import os
-import random
 import shutil
 import subprocess
 import tempfile
@@ -33,6 +32,7 @@ import numpy as np
 import stored
 import torch
 from decoding_page import FORMS, GENAI, PAGE, PRECISIONS, RESULTS, Run, forms, page
+from turns import turns
 
 import onnx2nn
 from onnx2nn.language.caches import Decoder
@@ -185,13 +185,10 @@ def _calls(
 def _rates(calls: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, list[float]]:
     """Returns the tokens a second of each form in each round."""
     rates: dict[str, list[float]] = {form: [] for form in calls}
-    order, shuffled = list(calls), random.Random(0)
-    for _ in range(options.repeats):
-        shuffled.shuffle(order)
-        for form in order:
-            start = time.perf_counter()
-            calls[form]()
-            rates[form].append(round(options.tokens / (time.perf_counter() - start), 2))
+    for form, _ in turns(calls, options.repeats):
+        start = time.perf_counter()
+        calls[form]()
+        rates[form].append(round(options.tokens / (time.perf_counter() - start), 2))
     return rates
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import sys
 import time
 import warnings
@@ -29,6 +28,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from rich.console import Console
 from rich.table import Table
+from turns import turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -211,23 +211,19 @@ def measure(found: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str,
     outputs: dict[str, list[Any]] = {}
     seconds: dict[str, list[float]] = {name: [] for name in found}
     first: dict[str, float] = {}
-    names = list(found)
-    shuffle = random.Random(0).shuffle
-    for _ in range(rounds + 1):
-        shuffle(names)
-        for name in names:
-            if first.get(name, 0.0) + sum(seconds[name]) > LONGEST:
-                continue
-            start = time.perf_counter()
-            try:
-                outputs[name] = found[name]()
-            except Exception:  # the reference fails on some of its own operators
-                first[name] = float("inf")
-                continue
-            if name in first:
-                seconds[name].append(time.perf_counter() - start)
-            else:
-                first[name] = time.perf_counter() - start
+    for name, counts in turns(found, rounds, warming=1):
+        if first.get(name, 0.0) + sum(seconds[name]) > LONGEST:
+            continue
+        start = time.perf_counter()
+        try:
+            outputs[name] = found[name]()
+        except Exception:  # the reference fails on some of its own operators
+            first[name] = float("inf")
+            continue
+        if counts:
+            seconds[name].append(time.perf_counter() - start)
+        else:
+            first[name] = time.perf_counter() - start
     return {name: min(seconds[name] or [first[name]]) for name in found}, outputs
 
 

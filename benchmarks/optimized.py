@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import random
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ import onnxruntime
 import torch
 from rich.console import Console
 from rich.table import Table
+from turns import turns
 
 import onnx2nn
 
@@ -96,16 +96,12 @@ def waiting(call: Callable[[], Any]) -> Callable[[], Any]:
 def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:
     """Returns the seconds and the processor seconds of each call; every round makes all of them, in shuffled order."""
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in calls}
-    names = list(calls)
-    shuffle = random.Random(0).shuffle
-    for round_ in range(repeats + 3):
-        shuffle(names)
-        for name in names:
-            start, busy = time.perf_counter(), time.process_time()
-            calls[name]()
-            if round_ >= 3:  # the first rounds warm caches
-                times[name][0].append(time.perf_counter() - start)
-                times[name][1].append(time.process_time() - busy)
+    for name, counts in turns(calls, repeats, warming=3):
+        start, busy = time.perf_counter(), time.process_time()
+        calls[name]()
+        if counts:
+            times[name][0].append(time.perf_counter() - start)
+            times[name][1].append(time.process_time() - busy)
     return times
 
 

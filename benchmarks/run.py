@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import random
 import statistics
 import time
 import warnings
@@ -14,6 +13,7 @@ import models
 import torch
 from rich.console import Console
 from rich.table import Table
+from turns import turns
 
 MODELS = ("resnet18", "mobilenet_v2", "vit_b_16")
 
@@ -21,15 +21,11 @@ MODELS = ("resnet18", "mobilenet_v2", "vit_b_16")
 def measure(modules: dict[str, importers.Loaded], inputs: models.Tensors, repeats: int) -> dict[str, list[float]]:
     """Returns the seconds of each module's calls; every round calls all of them in shuffled order."""
     times: dict[str, list[float]] = {name: [] for name in modules}
-    names = list(modules)
-    shuffle = random.Random(0).shuffle
-    for round_ in range(repeats + 3):
-        shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            modules[name](inputs)
-            if round_ >= 3:  # the first rounds warm caches
-                times[name].append(time.perf_counter() - start)
+    for name, counts in turns(modules, repeats, warming=3):
+        start = time.perf_counter()
+        modules[name](inputs)
+        if counts:
+            times[name].append(time.perf_counter() - start)
     return times
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import random
 import statistics
 import time
 import warnings
@@ -22,6 +21,7 @@ import torch
 from memory import resident, settle
 from rich.console import Console
 from rich.table import Table
+from turns import turns
 
 import onnx2nn
 from onnx2nn.fx import attempt
@@ -59,20 +59,17 @@ def measure_loads(path: Path, repeats: int) -> tuple[dict[str, list[float]], dic
     """
     loads: dict[str, list[float]] = {name: [] for name in LOADS}
     ready: dict[str, list[float]] = {name: [] for name in LOADS}
-    names, shuffle = list(LOADS), random.Random(0).shuffle
-    for round_ in range(repeats + 1):
-        shuffle(names)
-        for name in names:
-            _forget()
-            gc.collect()
-            start = time.process_time()
-            module = LOADS[name](path)
-            loaded = time.process_time() - start
-            module.forward  # noqa: B018, its first look-up generates the programs
-            if round_:
-                loads[name].append(loaded)
-                ready[name].append(time.process_time() - start)
-            del module
+    for name, counts in turns(LOADS, repeats, warming=1):
+        _forget()
+        gc.collect()
+        start = time.process_time()
+        module = LOADS[name](path)
+        loaded = time.process_time() - start
+        module.forward  # noqa: B018, its first look-up generates the programs
+        if counts:
+            loads[name].append(loaded)
+            ready[name].append(time.process_time() - start)
+        del module
     return loads, ready
 
 
@@ -119,15 +116,12 @@ def measure_calls(path: Path, inputs: models.Tensors, repeats: int) -> dict[str,
     module = onnx2nn.load(path)
     called = {"flat": flattened(module), "flat again": flattened(module), "tree": module}
     times: dict[str, list[float]] = {name: [] for name in called}
-    names, shuffle = list(called), random.Random(0).shuffle
     with torch.no_grad():
-        for round_ in range(repeats + 3):
-            shuffle(names)
-            for name in names:
-                start = time.process_time()
-                called[name](*inputs)
-                if round_ >= 3:  # the first rounds generate programs and warm caches
-                    times[name].append(time.process_time() - start)
+        for name, counts in turns(called, repeats, warming=3):  # the first call generates the programs
+            start = time.process_time()
+            called[name](*inputs)
+            if counts:
+                times[name].append(time.process_time() - start)
     return times
 
 
@@ -137,18 +131,15 @@ def measure_memory(path: Path, repeats: int) -> dict[str, list[float]]:
     The first round is not counted: it imports modules and fills caches.
     """
     held: dict[str, list[float]] = {name: [] for name in LOADS}
-    names, shuffle = list(LOADS), random.Random(0).shuffle
-    for round_ in range(repeats + 1):
-        shuffle(names)
-        for name in names:
-            settle()
-            before = resident()["now"]
-            module = LOADS[name](path)
-            module.forward  # noqa: B018, its first look-up generates the programs
-            settle()
-            if round_:
-                held[name].append((resident()["now"] - before) / 1e6)
-            del module
+    for name, counts in turns(LOADS, repeats, warming=1):
+        settle()
+        before = resident()["now"]
+        module = LOADS[name](path)
+        module.forward  # noqa: B018, its first look-up generates the programs
+        settle()
+        if counts:
+            held[name].append((resident()["now"] - before) / 1e6)
+        del module
     return held
 
 
