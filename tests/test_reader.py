@@ -45,8 +45,8 @@ def save(proto, path):
     return path
 
 
-def weight_model(seed=0):
-    rng = np.random.default_rng(seed)
+def weight_model():
+    rng = np.random.default_rng(0)
     arrays = {"w": rng.standard_normal((64, 65)).astype(np.float32), "s": np.float32(3)}
     branch = helper.make_graph(
         [helper.make_node("Identity", ["inner"], ["branch_out"])],
@@ -407,8 +407,8 @@ def test_types_and_unknown_dimensions():
     assert u.type is None
 
 
-def function_of(name, nodes, domain="local"):
-    return helper.make_function(domain, name, ["a"], ["b"], nodes, OPSETS)
+def function_of(name, nodes):
+    return helper.make_function("local", name, ["a"], ["b"], nodes, OPSETS)
 
 
 def test_functions():

@@ -297,7 +297,7 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
 
 
-def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
+def lays_out_weight(row: Row, inputs: Sequence[Any]) -> bool:
     """Returns whether a node only changes the shape of an integer table in one of the author's modules.
 
     An example is Swin's relative_position_index. Such a table is read at run time and keeps its key in the state;
@@ -306,13 +306,10 @@ def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) ->
     Args:
         row: the node's row.
         inputs: its inputs.
-        floats: whether float weights of any rank count too.
     """
     if not inputs or "layout_only" not in row.traits or not getattr(inputs[0], "weight", False):
         return False
     weight, name = inputs[0], inputs[0].name
     if "." not in name or "/" in name or is_generated(name):
         return False
-    if weight.kind in (ir.DataType.INT32, ir.DataType.INT64):
-        return len(weight.shape) > 1
-    return floats and weight.kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+    return weight.kind in (ir.DataType.INT32, ir.DataType.INT64) and len(weight.shape) > 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition
@@ -21,25 +20,17 @@ Text = tuple[str, int]
 """Code, and how tightly its outermost operator binds."""
 
 
-def code_of(value: Number | Condition, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
-    """Returns a number or condition as Python code; parts of thousands of characters are named by a digest instead.
-
-    Args:
-        value: it.
-        name: returns the code of a symbol.
-    """
-    return _Printing(name).of(value)[0]
+def code_of(value: Number | Condition) -> str:
+    """Returns a number or condition as Python code; parts of thousands of characters are named by a digest instead."""
+    return _Printing().of(value)[0]
 
 
 class _Printing(Rendering[Text]):
-    def __init__(self, name: Callable[[Symbol], str]):
-        self._name = name
-
     def known(self, number: int) -> Text:
         return str(number), _ATOM if number >= 0 else _NEGATIVE
 
     def symbol(self, symbol: Symbol) -> Text:
-        return self._name(symbol), _ATOM
+        return symbol.name, _ATOM
 
     def infix(self, operator: str, a: Text, b: Text) -> Text:
         level = _LEVELS.get(operator, _COMPARISON)

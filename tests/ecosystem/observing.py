@@ -121,13 +121,13 @@ def block_of(module: nn.Module, path: str) -> nn.Module:
     return module
 
 
-def outputs_and_gradient(module: nn.Module, subject: Subject, batch: int = 2) -> dict[str, torch.Tensor]:
+def outputs_and_gradient(module: nn.Module, subject: Subject) -> dict[str, torch.Tensor]:
     """Runs a module and differentiates it by its image, or by the vectors of its tokens.
 
     Returns:
         `outputs` and `gradient`.
     """
-    inputs = subject.inputs(batch)
+    inputs = subject.inputs(2)
     if not subject.embedding:
         inputs = tuple(x.clone().requires_grad_() for x in inputs)
         looked_up = list(inputs)
