@@ -107,12 +107,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InputError(f"Cannot write {target}: it is a folder. Name a file in it.")
     if not target.parent.is_dir():
         raise InputError(f"Cannot write {target}: there is no folder {target.parent}. Create it first.")
-    probe = _temporary_name(target)
-    try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
+    _write_nothing(target, _temporary_name(target))
 
 
 def check_folder_writable(path: str | os.PathLike[str]) -> None:
@@ -125,7 +120,11 @@ def check_folder_writable(path: str | os.PathLike[str]) -> None:
     existing = next(step for step in (target, *target.absolute().parents) if step.exists())
     if not existing.is_dir():
         raise InputError(f"Cannot write {target}: {existing} is no folder. Name another path.")
-    probe = _temporary_name(existing / "folder")
+    _write_nothing(target, _temporary_name(existing / "folder"))
+
+
+def _write_nothing(target: Path, probe: Path) -> None:
+    """Makes an empty file and removes it; where that fails, `target` is named."""
     try:
         probe.touch(exist_ok=False)
         probe.unlink()

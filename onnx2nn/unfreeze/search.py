@@ -161,23 +161,15 @@ def _of_one_sample(model: ir.Model, prepare: Prepare, request: Request, batch: s
     return _by_constants(model, prepare, rest, _at_file_sizes(model, prepare, rest))
 
 
-def _imported(model: ir.Model, prepare: Prepare, shapes: InputShapes) -> fx.GraphModule:
-    """Returns `model`, which is changed, as a module."""
-    plan, notes = prepare(model)
-    module = import_graph(model, plan, input_shapes=shapes)
-    module.meta["onnx2nn"].update(notes)
-    return module
-
-
-def _strictly_imported(model: ir.Model, prepare: Prepare, shapes: InputShapes) -> fx.GraphModule:
-    """Returns `model`, which is changed, as a module that accepts all sizes of its dynamic dimensions.
+def _imported(model: ir.Model, prepare: Prepare, shapes: InputShapes, *, strictly: bool = False) -> fx.GraphModule:
+    """Returns `model`, which is changed, as a module.
 
     Raises:
-        ShapeConflictError: it does not.
+        ShapeConflictError: `strictly` is true, and it does not accept all sizes of its dynamic dimensions.
         UnsupportedModelError: as for `load`.
     """
     plan, notes = prepare(model)
-    module = import_strictly(model, plan, input_shapes=shapes)
+    module = (import_strictly if strictly else import_graph)(model, plan, input_shapes=shapes)
     module.meta["onnx2nn"].update(notes)
     return module
 
@@ -190,7 +182,7 @@ def _at_file_sizes(model: ir.Model, prepare: Prepare, request: Request) -> fx.Gr
         UnsupportedModelError: as for `load`.
     """
     try:
-        return _strictly_imported(model.clone(), prepare, request.fixed())
+        return _imported(model.clone(), prepare, request.fixed(), strictly=True)
     except ShapeConflictError as error:  # of a dimension that is dynamic in the file, but baked into a constant
         raise FrozenDimensionError(_obstacle(error.node, str(error), request.sizes)) from None
 
@@ -233,7 +225,7 @@ def _proven(model: ir.Model, prepare: Prepare, request: Request, original: nn.Mo
         FrozenDimensionError: it accepts some sizes only, or its results at other sizes are wrong.
     """
     try:
-        module = _strictly_imported(model, prepare, request.opened)
+        module = _imported(model, prepare, request.opened, strictly=True)
         _refuse_fixed(module, request.sizes)
     except ShapeConflictError as error:
         raise FrozenDimensionError(_obstacle(error.node, str(error), request.sizes)) from None
