@@ -4,7 +4,7 @@
     python scripts/conformance.py --framework oneflow --write  # the same, in an environment that has OneFlow
 
 The results are stored in `scripts/conformance_results`, a line a case. The slow tests compare each case with its line;
-`python scripts/tables.py` writes docs/conformance.md and `onnx2nn/measured.json` from them.
+`python scripts/tables.py` writes docs/conformance.md and `onnx2nn/optable/measured.json` from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the cases of the case lists say of operators and revisions: what `onnx2nn/measured.json` and the docs hold."""
+"""What the case lists say of operators and revisions, as `onnx2nn/optable/measured.json` and the docs hold it."""
 
 from __future__ import annotations
 

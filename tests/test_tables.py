@@ -63,7 +63,7 @@ def settle_text(path: Path, text: str, writing: bool) -> None:
 
 
 def settle_section(section: str, found: Mapping[str, Any], writing: bool) -> None:
-    """Compares a section of `onnx2nn/measured.json` with what it should be, or writes it."""
+    """Compares a section of `onnx2nn/optable/measured.json` with what it should be, or writes it."""
     if writing:
         measured.update(section, found)
     assert measured.read()[section] == found, COMMAND
