@@ -12,7 +12,7 @@ class GraphCalls:
     """Writes calls and constants into a graph, at its insertion point, with the values that inductor reads.
 
     Args:
-        graph: of operators, whose weights are constants of its module.
+        graph: of operators.
     """
 
     def __init__(self, graph: fx.Graph):
@@ -22,10 +22,11 @@ class GraphCalls:
         shown: Any = next(value for value in values if isinstance(value, torch.Tensor))
         self._mode = shown.fake_mode
 
-    def call(self, target: Any, *args: Any) -> fx.Node:
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Returns a call."""
-        node = self._graph.call_function(target, args)
-        node.meta["val"] = target(*fx.map_arg(args, lambda arg: arg.meta["val"]))
+        node = self._graph.call_function(target, args, kwargs)
+        with self._mode:
+            node.meta["val"] = target(*fx.map_arg(args, lambda arg: arg.meta["val"]), **kwargs)
         return node
 
     def sizes(self, x: fx.Node, *axes: int) -> list[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.optimization.graph_calls import GraphCalls
+
 _CONVOLUTION = torch.ops.mkldnn._convolution_pointwise.default
 
 _BATCH = 1
@@ -24,26 +26,22 @@ def pack_convolutions(graph: fx.Graph) -> None:
     Args:
         graph: of operators, whose weights are constants.
     """
-    module: Any = graph.owning_module
-    known: dict[tuple[Any, ...], str] = {}
+    known: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
     for node in graph.find_nodes(op="call_function", target=_CONVOLUTION):
         image, weight = node.args[:2]
         if weight.op != "get_attr" or not _has_dynamic_batch(image.meta["val"].shape):
             continue
-        path, _, name = weight.target.rpartition(".")
-        plain = getattr(module.get_submodule(path), name)
-        if plain.is_mkldnn or plain.dtype != torch.float32:
+        calls = GraphCalls(graph)
+        plain = calls.constant(weight)
+        if plain is None or plain.is_mkldnn or plain.dtype != torch.float32:
             continue
         settings = (weight.target, *map(str, node.args[3:7]), image.meta["val"].shape[1:])
         if settings not in known:
             sizes = [_BATCH, *image.meta["val"].shape[1:]]
             packed = torch.ops.mkldnn._reorder_convolution_weight(plain, *node.args[3:7], sizes)
-            known[settings] = f"weight_of_{node.name}"
-            module.register_buffer(known[settings], packed)
+            known[settings] = f"weight_of_{node.name}", packed
         with graph.inserting_before(node):
-            constant = graph.get_attr(known[settings])
-        constant.meta.update(weight.meta)
-        node.update_arg(1, constant)
+            node.update_arg(1, calls.kept(*known[settings], plain))
 
 
 def _has_dynamic_batch(sizes: Sequence[int | torch.SymInt]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,9 +28,7 @@ def multiply_pixels(graph: fx.Graph) -> None:
     Args:
         graph: of operators, whose weights are constants.
     """
-    for node in graph.find_nodes(op="call_function", target=_CONVOLUTION):
-        with graph.inserting_before(node):
-            _replace(node, _pixels(GraphCalls(graph), node))
+    _replace_calls(graph, _CONVOLUTION, _pixels)
 
 
 def _pixels(calls: GraphCalls, node: fx.Node) -> fx.Node | None:
@@ -58,9 +56,7 @@ def multiply_small(graph: fx.Graph) -> None:
     Args:
         graph: of operators, whose weights are constants.
     """
-    for node in graph.find_nodes(op="call_function", target=_PRODUCT):
-        with graph.inserting_before(node):
-            _replace(node, _small(GraphCalls(graph), node))
+    _replace_calls(graph, _PRODUCT, _small)
 
 
 def _small(calls: GraphCalls, node: fx.Node) -> fx.Node | None:
@@ -90,7 +86,11 @@ def is_small(outer: Iterable[Any], weight: torch.Tensor) -> bool:
     return None not in hints and math.prod(hints) * math.prod(weight.shape) <= SMALL
 
 
-def _replace(node: fx.Node, found: fx.Node | None) -> None:
-    if found is not None:
-        node.replace_all_uses_with(found)
-        node.graph.erase_node(node)
+def _replace_calls(graph: fx.Graph, target: Any, product: Callable[[GraphCalls, fx.Node], fx.Node | None]) -> None:
+    """Replaces calls by the products that a function writes; None leaves a call."""
+    for node in graph.find_nodes(op="call_function", target=target):
+        with graph.inserting_before(node):
+            found = product(GraphCalls(graph), node)
+        if found is not None:
+            node.replace_all_uses_with(found)
+            graph.erase_node(node)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.optimization.graph_calls import GraphCalls
+
 _aten = torch.ops.aten
 _FACTORS = {_aten.mul.Tensor, _aten.div.Tensor}
 _SUMMANDS = {_aten.add.Tensor, _aten.sub.Tensor}
@@ -28,13 +30,14 @@ def fold_numbers(graph: fx.Graph) -> None:
         while (user := _number_behind(conv)) is not None:
             x, weight, bias, *options = conv.args
             operator, number = user.target, user.args[1]
+            calls = GraphCalls(graph)
             with graph.inserting_before(conv):
                 if operator in _FACTORS:
-                    weight = _call(graph, operator, weight, number)
-                    bias = None if bias is None else _call(graph, operator, bias, number)
+                    weight = calls.call(operator, weight, number)
+                    bias = None if bias is None else calls.call(operator, bias, number)
                 else:
-                    bias = _none_yet(graph, conv) if bias is None else bias
-                    bias = _call(graph, operator, bias, number)
+                    bias = _none_yet(calls, conv) if bias is None else bias
+                    bias = calls.call(operator, bias, number)
             conv.args = (x, weight, bias, *options)
             user.replace_all_uses_with(conv)
             graph.erase_node(user)
@@ -50,20 +53,7 @@ def _number_behind(conv: fx.Node) -> fx.Node | None:
     return user if alone and isinstance(user.args[1], (int, float)) else None
 
 
-def _none_yet(graph: fx.Graph, conv: fx.Node) -> fx.Node:
+def _none_yet(calls: GraphCalls, conv: fx.Node) -> fx.Node:
     """Returns a bias of zeros for a convolution without one."""
     value = conv.meta["val"]
-    options = {"dtype": value.dtype, "device": value.device}
-    return _called(graph, _aten.full.default, ([value.shape[1]], 0.0), options, value)
-
-
-def _call(graph: fx.Graph, operator: Any, value: Any, number: Any) -> fx.Node:
-    return _called(graph, operator, (value, number), {}, value.meta["val"])
-
-
-def _called(graph: fx.Graph, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: Any) -> fx.Node:
-    """Returns a new call, with its result as the fake tensors have it that `like` is one of."""
-    node = graph.call_function(operator, args, kwargs)
-    with like.fake_mode:
-        node.meta["val"] = operator(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args), **kwargs)
-    return node
+    return calls.call(_aten.full.default, [value.shape[1]], 0.0, dtype=value.dtype, device=value.device)
