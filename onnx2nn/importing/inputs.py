@@ -287,7 +287,7 @@ def check_shapes(
             raise InputError(f"The model has no input {name!r}. Its inputs are {_listed(specs)}.")
         spec = by_name[name]
         if any(isinstance(size, str) or size < 0 for size in sizes):
-            raise InputError(f"The shape {sizes!r} of input {name!r} is no list of sizes.")
+            raise InputError(f"The shape {sizes!r} of input {name!r} is no list of sizes. Give integers from 0 on.")
         if spec.shape is not None:
             if len(spec.shape) != len(sizes):
                 raise InputError(
@@ -297,7 +297,8 @@ def check_shapes(
             for axis, (wanted, size) in enumerate(zip(spec.shape, sizes, strict=True)):
                 if isinstance(wanted, int) and wanted != size:
                     raise InputError(
-                        f"Dimension {axis} of input {name!r} is fixed at {wanted} in the file, but {size} was given."
+                        f"Dimension {axis} of input {name!r} is fixed at {wanted} in the file, but {size} was given. "
+                        "The option dynamic frees it."
                     )
         shapes[name] = tuple(sizes)
     return shapes

@@ -84,7 +84,7 @@ def save(
 
     if compiled or isinstance(module, CompiledModule):
         if writer is not _save_program:
-            raise InputError(f"Machine code is a .pt2, not {target.suffix}.")
+            raise InputError(f"Machine code is a .pt2, not {target.suffix}. Name a .pt2.")
         return _save_package(module, target, example_inputs)
     tensors = None
     if example_inputs is not None:

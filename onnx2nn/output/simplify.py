@@ -109,7 +109,7 @@ def simplify(
         ModelFileError: the source is not a readable model.
     """
     if not time_limit > 0:
-        raise InputError(f"time_limit={time_limit!r} is no number of seconds above 0.")
+        raise InputError(f"time_limit={time_limit!r} is no number of seconds. Give one above 0.")
     if comparisons < 0:
         raise InputError(f"comparisons={comparisons!r} is no number of comparisons. Give 0 or more.")
     require("onnxsim", extra="simplify", purpose="Simplifying a model")

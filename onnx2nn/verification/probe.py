@@ -151,7 +151,7 @@ class Probe:
         """Writes the node `name` as `NodeVerification.write_repro` says; the values `compared` vary at run time."""
         node = next((node for node in self.model.graph.node if name in (node_name(node), *node.output)), None)
         if node is None:
-            raise InputError(f"The model has no node {name!r}.")
+            raise InputError(f"The model has no node {name!r}. Name a node that verify_nodes lists.")
         values = self.values([*_reads(node), *(output for output in node.output if output)])
         for key in [*_reads(node), *node.output]:
             if key and not isinstance(values.get(key), (np.ndarray, np.generic)):

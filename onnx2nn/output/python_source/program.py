@@ -51,7 +51,7 @@ def read_program(module: fx.GraphModule) -> Program:
     program = _read(module, Inlined())
     if program.foreign:
         lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in program.foreign.items()]
-        raise InputError(f"The model cannot be written with torch alone: {'; '.join(lines)}.")
+        raise InputError(f"The model cannot be written with torch alone: {'; '.join(lines)}. Save it by onnx2nn.save.")
     return program
 
 
