@@ -161,10 +161,6 @@ def _export(
     runs: Sequence[Run],
 ) -> str:
     """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
-    import torch
-
-    from onnx2nn.output.other_values import TEXTS, other_values
-    from onnx2nn.output.pools_over_time import PoolsOverTime, has_pools_over_time
     from onnx2nn.output.scanned_batch import scan_over_batch
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
@@ -180,11 +176,61 @@ def _export(
         {axis: label for axis, label in axes.get(name, {}).items() if axis != own} or None
         for name, own in zip(names, batch, strict=True)
     ]
+    sample = _sample(module)
+    program = _onnx_program(sample, tensors, names, outputs, opened, opset)
+    beyond = wide_traces.check_ranges(sample, program.exported_program, opened, tensors)
+    lost = one_sided(module, single_branches(sample, tensors))
+    if not lost:  # else the line names the nodes that a file holds for the example's sizes
+        beyond += wide_traces.unchecked_runs(sample, program.exported_program, tensors)
+    _name_repeated(program.model.graph, outputs)
+    clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
+    quantise(program.model, getattr(sample, "meta", {}).get("onnx2nn", {}).get("steps", {}))
+    if isinstance(module, Vectorised):
+        batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
+        label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
+        scan_over_batch(program.model, batch, module.batch_arrangement.outputs, label)
+    version = program.model.graph.opset_imports.get("", 0)
+    if opset is not None and version != opset:
+        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
+    count = sum(1 for _ in program.model.graph)
+    told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+    return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
+
+
+def _onnx_program(
+    module: Any,
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    outputs: Sequence[str],
+    opened: Sequence[dict[int, str] | None],
+    opset: int | None,
+) -> Any:
+    """Returns the ONNXProgram of a module, with its exported program.
+
+    Args:
+        module: the module, of one sample.
+        tensors: the example.
+        names: of the inputs.
+        outputs: the names of the outputs.
+        opened: the dynamic axes of each input.
+        opset: as for `export_onnx`.
+
+    Raises:
+        NarrowTrace: a trace of larger sizes may hold.
+        VerificationError: the module cannot be exported.
+    """
+    import torch
+
+    from onnx2nn.output.other_values import TEXTS, other_values
+    from onnx2nn.output.pools_over_time import PoolsOverTime, has_pools_over_time
+
+    pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
     try:
-        pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
         with timed("torch.onnx.export"), quiet(), torch.no_grad(), pools, _without_stack_traces():
-            program = torch.onnx.export(
-                _traceable(_sample(module)),
+            return torch.onnx.export(
+                _traceable(module),
                 tuple(tensors),
                 input_names=names,
                 output_names=_told_apart(outputs) or None,
@@ -199,30 +245,9 @@ def _export(
                 },
             )
     except Exception as error:  # its errors share no base class
-        wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
-        sample = _sample(module)
-        reason = endless(sample) or other_values(sample, tensors, [TEXTS]) or failed_node(sample, error) or _gist(error)
+        wide_traces.check_refusal(module, str(_innermost(error)), opened, tensors)
+        reason = endless(module) or other_values(module, tensors, [TEXTS]) or failed_node(module, error) or _gist(error)
         raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
-    assert program is not None and program.exported_program is not None
-    beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
-    lost = one_sided(module, single_branches(_sample(module), tensors))
-    if not lost:  # else the line names the nodes that a file holds for the example's sizes
-        beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
-    _name_repeated(program.model.graph, outputs)
-    clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
-    quantise(program.model, getattr(_sample(module), "meta", {}).get("onnx2nn", {}).get("steps", {}))
-    if isinstance(module, Vectorised):
-        batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
-        label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
-        scan_over_batch(program.model, batch, module.batch_arrangement.outputs, label)
-    version = program.model.graph.opset_imports.get("", 0)
-    if opset is not None and version != opset:
-        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
-    size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
-    count = sum(1 for _ in program.model.graph)
-    told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
-    return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
-RECURRENT = _STATES.keys()
 _SUPPORTED = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
@@ -232,21 +231,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     if order is not None:
         added.append(_like(transposes[-1], _transpose(source, order)))
         given = added[0].outputs[0]
-    weights = [value for layer in chain for value in layer.weights]
-    has_biases = _has_biases(first.node)
-    attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
-    attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
-    attributes |= {"as_torch": 1} if first.as_torch else {}
-    attributes |= {"nonlinearity": "relu"} if first.relu else {}
-    given_states = [start for start in starts if start is not None]
-    new = ir.Node(
-        OWN,
-        kind,
-        [given, *(start.source for start in given_states), *weights],
-        ir.convenience.convert_attributes(attributes),
-        num_outputs=1 + count,
-        version=1,
-    )
+    new = _stack(chain, [given, *(start.source for start in starts if start is not None)], batch_first)
     results = list(new.outputs)
     added.append(new)
     if rows is not None:
@@ -272,6 +257,18 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     repeats = {"hidden_size": _MOST_HIDDEN} if narrow else {}
     nodes = list(dict.fromkeys(nodes))
     return Replacement(kind, nodes, replaced, added, new_values, sample, larger=larger, repeats=repeats)
+
+
+def _stack(chain: Sequence[_Layer], inputs: Sequence[ir.Value | None], batch_first: bool) -> ir.Node:
+    """Returns the node of all layers; `inputs` are the sequence and the initial states."""
+    first = chain[0]
+    attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
+    attributes |= {"batch_first": int(batch_first), "has_biases": int(_has_biases(first.node))}
+    attributes |= {"as_torch": 1} if first.as_torch else {}
+    attributes |= {"nonlinearity": "relu"} if first.relu else {}
+    kind, weights = first.node.op_type, [value for layer in chain for value in layer.weights]
+    known = ir.convenience.convert_attributes(attributes)
+    return ir.Node(OWN, kind, [*inputs, *weights], known, num_outputs=1 + _STATES[kind], version=1)
 
 
 def _narrow_weights(chain: Sequence[_Layer], facts: ValueFacts) -> dict[ir.Value, tuple[int, ...]]:

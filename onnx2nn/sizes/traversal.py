@@ -33,10 +33,7 @@ def ordered_atoms(
             if numbers is not None:
                 pending.extend(numbers)
                 continue
-            for monomial, _ in item.terms:
-                for atom in monomial:
-                    if atom not in found and wanted(atom):
-                        found.add(atom)
-                        if not isinstance(atom, Symbol):
-                            pending.extend(atom.key[1:])
+            new = {atom for monomial, _ in item.terms for atom in monomial if atom not in found and wanted(atom)}
+            found |= new
+            pending.extend(operand for atom in new if not isinstance(atom, Symbol) for operand in atom.key[1:])
     return sorted(found, key=lambda atom: atom.number)

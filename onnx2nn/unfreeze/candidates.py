@@ -44,9 +44,8 @@ def candidates(
                 continue
             for dimension in frozen:
                 if index == position and numbers.size <= _SMALL:
-                    for element, number in enumerate(numbers.flat):
-                        if number == dimension.size:
-                            yield Repair(ancestor, index, "number", element, dimension.name)
+                    for element in np.flatnonzero(numbers == dimension.size):
+                        yield Repair(ancestor, index, "number", int(element), dimension.name)
                 may_count = dimension.size > 1 or (is_shared and row is not None and not row.is_static(index))
                 if numbers.ndim and may_count and _counts(numbers, dimension.size):
                     for axis in range(numbers.ndim) if dimension.size == 1 else (numbers.ndim - 1,):

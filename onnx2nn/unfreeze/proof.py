@@ -62,28 +62,41 @@ def verify(
             f"{wish(frozen)} cannot be dynamic: at the size in the file the outputs differ by {difference:.3g} of "
             "their scale from those of the model as it is."
         )
-    for name, size in frozen.items():
-        axes = {key: list(dims).index(name) for key, dims in opened.items() if name in dims}
-        batch = size == 1 or set(axes.values()) == {0}
-        more = size // 2 if size > 8 and size % 2 == 0 else 2 * size
-        seen: list[list[torch.Tensor]] = []
-        for draw in range(_DRAWS if batch else 1):
-            more = (3 - draw % 2) * size if batch else more
-            larger = example(specs, opened, {**sizes, name: more}, draw)
-            if batch:
-                larger = {key: _told_apart(value, axes[key]) if key in axes else value for key, value in larger.items()}
-            results = _attempt(module, larger, f"{name!r} cannot be dynamic: at size {more}")
-            if more <= size:
-                break
-            runs = _runs(original, larger, axes, size)
-            if not _parts_agree(original, larger, results, runs, axes, size, batch):
-                raise FrozenDimensionError(
-                    f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
-                    f"{more // size} calls of {size}: some constant of the file mixes what this dimension keeps apart."
-                )
-            seen += [[output for output in outputs if output is not None] for outputs in runs]
-            if draw and not any(map(_are_coarse, zip(*seen, strict=True))):
-                break
+    for name in frozen:
+        _verify_dimension(original, module, specs, opened, sizes, name)
+
+
+def _verify_dimension(
+    original: nn.Module,
+    module: Callable[..., Any],
+    specs: Sequence[InputSpec],
+    opened: Mapping[str, Sequence[int | str | None]],
+    sizes: Mapping[str, int],
+    name: str,
+) -> None:
+    """Runs `module` at a second size of one dimension; `sizes` has the first ones, the rest is as for `verify`."""
+    size = sizes[name]
+    axes = {key: list(dims).index(name) for key, dims in opened.items() if name in dims}
+    batch = size == 1 or set(axes.values()) == {0}
+    more = size // 2 if size > 8 and size % 2 == 0 else 2 * size
+    seen: list[list[torch.Tensor]] = []
+    for draw in range(_DRAWS if batch else 1):
+        more = (3 - draw % 2) * size if batch else more
+        larger = example(specs, opened, {**sizes, name: more}, draw)
+        if batch:
+            larger = {key: _told_apart(value, axes[key]) if key in axes else value for key, value in larger.items()}
+        results = _attempt(module, larger, f"{name!r} cannot be dynamic: at size {more}")
+        if more <= size:
+            break
+        runs = _runs(original, larger, axes, size)
+        if not _parts_agree(original, larger, results, runs, axes, size, batch):
+            raise FrozenDimensionError(
+                f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
+                f"{more // size} calls of {size}: some constant of the file mixes what this dimension keeps apart."
+            )
+        seen += [[output for output in outputs if output is not None] for outputs in runs]
+        if draw and not any(map(_are_coarse, zip(*seen, strict=True))):
+            break
 
 
 def wish(frozen: Mapping[str, int]) -> str:
