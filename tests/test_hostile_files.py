@@ -23,20 +23,7 @@ from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.reading.reader import read
 from tests.budgets import processor_time_below
-
-OPSETS = [helper.make_opsetid("", 17)]
-RELU = helper.make_node("Relu", ["x"], ["y"])
-
-
-def value_info(name, dims=(None,), dtype=TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, dtype, list(dims))
-
-
-def model_of(nodes=(RELU,), initializers=(), *, inputs=("x",), outputs=("y",), functions=()):
-    graph = helper.make_graph(
-        list(nodes), "g", [value_info(i) for i in inputs], [value_info(o) for o in outputs], list(initializers)
-    )
-    return helper.make_model(graph, opset_imports=OPSETS, functions=list(functions), ir_version=8)
+from tests.handmade_files import OPSETS, RELU, field, model_of, value_info, varint
 
 
 def relu(a, b):
@@ -348,15 +335,12 @@ def test_names_that_are_not_utf_8():
 
 
 def test_deep_nesting_of_unknown_and_known_messages():
-    def wrap(number, payload):
-        return varint(number << 3 | 2) + varint(len(payload)) + payload
-
     graph = b"x" * 2000
     for _ in range(3000):
-        graph = wrap(6, graph)
-        graph = wrap(5, graph)
-        graph = wrap(1, graph)
-    for data in (wrap(7, graph), b"\x3b" * 5000, wrap(7, b"\x3b" * 5000)):
+        graph = field(6, graph)
+        graph = field(5, graph)
+        graph = field(1, graph)
+    for data in (field(7, graph), b"\x3b" * 5000, field(7, b"\x3b" * 5000)):
         with pytest.raises(ModelFileError):
             read(data)
 
@@ -377,14 +361,6 @@ def test_deep_networks():
     assert torch.nn.LayerNorm in kinds
     x = torch.randn(3, 4)
     torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x.relu(), (4,)))
-
-
-def varint(value):
-    out = b""
-    while value >= 0x80:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
 
 
 def seeds():

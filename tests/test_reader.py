@@ -19,20 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx2nn.errors import ModelFileError
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.reading.reader import read
+from tests.handmade_files import OPSETS, field, model_of, value_info, varint
 
-OPSETS = [helper.make_opsetid("", 17)]
 BIG = 4099  # elements: above the size from which tensors stay in the file, and odd
-
-
-def value_info(name, dims=(None,), dtype=TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, dtype, list(dims))
-
-
-def model_of(nodes, initializers=(), *, inputs=("x",), outputs=("y",), **kwargs):
-    graph = helper.make_graph(
-        nodes, "g", [value_info(i) for i in inputs], [value_info(o) for o in outputs], list(initializers)
-    )
-    return helper.make_model(graph, opset_imports=kwargs.pop("opset_imports", OPSETS), ir_version=8, **kwargs)
 
 
 def holder(tensor):
@@ -449,18 +438,6 @@ def test_node_metadata_is_kept():
     node = next(iter(read(proto).graph))
     assert node.name == "relu"
     assert node.metadata_props == {"namespace": "layer1"}
-
-
-def varint(value):
-    out = b""
-    while value >= 0x80:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
-
-
-def field(number, payload, length=None):
-    return varint(number << 3 | 2) + varint(len(payload) if length is None else length) + payload
 
 
 def test_a_file_above_2_gib(tmp_path):
