@@ -26,9 +26,9 @@ from onnx2nn.backend import prepare
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.ground.device_placement import placed
 from scripts import torchvision_schemas
+from tests.drawn import operators
 from tests.drawn.draw import CALLS, Draw, model_of
 from tests.suitecases import SuiteCase, node_cases
-from tests.test_drawn_operators import OPERATORS
 
 DEVICE = os.environ.get("ONNX2NN_TEST_DEVICE", "cuda")
 
@@ -115,7 +115,7 @@ def _beside(model: Any, inputs: list[Any], tries: tuple[str | None, ...], rtol: 
     return ""
 
 
-@pytest.mark.parametrize(("domain", "op"), OPERATORS)
+@pytest.mark.parametrize(("domain", "op"), operators.parameters())
 def test_drawn_calls(domain: str, op: str) -> None:
     found: dict[int, str] = {}
     compared = 0

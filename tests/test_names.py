@@ -17,9 +17,9 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, require_transformers, run, run_onnxruntime, seeded
-from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
 from tiers import mostly_slow
 from torch import nn
+from torch_models import BERT, CASES, TransformersOutput, mask, normal, tokens
 
 import onnx2nn
 from onnx2nn.errors import InputError
@@ -49,15 +49,7 @@ def _bert() -> nn.Module:
     require_transformers()
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=40,
-    )
-    return TransformersOutput(BertForMaskedLM(config), "input_ids", "attention_mask")
+    return TransformersOutput(BertForMaskedLM(BertConfig(**BERT)), "input_ids", "attention_mask")
 
 
 def _vit() -> nn.Module:
@@ -98,13 +90,13 @@ class Parts(nn.Module):
 
 
 def _text(batch: int, length: int) -> Tensors:
-    return _tokens(batch, length), _mask(batch, length)
+    return tokens(batch, length), mask(batch, length)
 
 
 TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "names_bert": (_bert, _text(2, 7), _text(3, 9)),
     "names_gpt2": (CASES["gpt2"].build, _text(2, 7), _text(3, 9)),
-    "names_vit": (_vit, (_normal(2, 3, 16, 16),), (_normal(3, 3, 16, 16),)),
+    "names_vit": (_vit, (normal(2, 3, 16, 16),), (normal(3, 3, 16, 16),)),
 }
 TIED = {
     "names_bert": [
@@ -115,7 +107,7 @@ TIED = {
 }
 
 
-PARTS = (_normal(2, 3, 9, 9),), (_normal(3, 3, 9, 9),)
+PARTS = (normal(2, 3, 9, 9),), (normal(3, 3, 9, 9),)
 
 
 @functools.cache
@@ -249,8 +241,8 @@ class Shared(nn.Module):
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_layer_that_is_called_twice_is_one(exporter: str, bias: bool) -> None:
     """The exporter transposes its weight for each call."""
-    original, inputs = seeded(lambda: Shared(bias)), (_normal(2, 3, 6),)
-    module = onnx2nn.load(EXPORTERS[exporter](f"names_shared_{bias}", original, inputs, (_normal(4, 3, 6),)))
+    original, inputs = seeded(lambda: Shared(bias)), (normal(2, 3, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_shared_{bias}", original, inputs, (normal(4, 3, 6),)))
     _check_strict(original, module, inputs)
     assert {key for key, _ in module.named_parameters(remove_duplicate=False)} == set(original.state_dict())
 
@@ -273,8 +265,8 @@ class Decoded(nn.Module):
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_table_that_is_read_repeatedly_is_one(exporter: str) -> None:
     """The older exporter numbers the calls, as it would name other embeddings with the same weight."""
-    original, inputs = seeded(Decoded), (_tokens(2, 3) % 9,)
-    module = onnx2nn.load(EXPORTERS[exporter]("names_decoded", original, inputs, (_tokens(4, 3) % 9,)))
+    original, inputs = seeded(Decoded), (tokens(2, 3) % 9,)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_decoded", original, inputs, (tokens(4, 3) % 9,)))
     _check_strict(original, module, inputs)
     assert set(module.state_dict()) == set(original.state_dict())
     assert repr(module.embed) == repr(original.embed)
@@ -307,8 +299,8 @@ class Scored(nn.Module):
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_product_with_a_table_that_words_are_read_from_reads_it(exporter: str, build: type[nn.Module]) -> None:
     """Exporters transpose a copy of it: it stayed as it was where other weights were loaded, and was not trained."""
-    original, inputs = seeded(build), (_tokens(2, 3) % 11,)
-    module = onnx2nn.load(EXPORTERS[exporter](f"names_{build.__name__}", original, inputs, (_tokens(4, 5) % 11,)))
+    original, inputs = seeded(build), (tokens(2, 3) % 11,)
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_{build.__name__}", original, inputs, (tokens(4, 5) % 11,)))
     _check_strict(original, module, inputs)
     other = seeded(build, 1)
     module.load_state_dict(other.state_dict(), strict=True)
@@ -395,8 +387,8 @@ def test_a_folded_bias_that_is_read_elsewhere_stays(reader: str) -> None:
 def test_a_bias_of_another_layer_beside_the_own_one() -> None:
     """A layer adds another's bias, and the file has one of its own, which nothing reads."""
     layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    inputs = (_normal(2, 3, 4),)
-    model = onnx.load(EXPORTERS["torchscript"]("names_two_biases", seeded(lambda: layers), inputs, (_normal(1, 2, 4),)))
+    inputs = (normal(2, 3, 4),)
+    model = onnx.load(EXPORTERS["torchscript"]("names_two_biases", seeded(lambda: layers), inputs, (normal(1, 2, 4),)))
     for node in model.graph.node:
         node.input[:] = ["0.bias" if name == "2.bias" else name for name in node.input]
     module = onnx2nn.load(model)
@@ -430,7 +422,7 @@ class ClassToken(nn.Module):
 @pytest.mark.parametrize("fresh", [False, True])
 def test_class_token_of_a_fixed_batch(batch: int, fresh: bool) -> None:
     original = ClassToken().eval() if fresh else seeded(ClassToken)
-    inputs = (_normal(batch, 2, 4),)
+    inputs = (normal(batch, 2, 4),)
     path = export_dynamo(f"names_class_token_{batch}_{fresh}", original, inputs)
     module = onnx2nn.load(path)
     assert module.naming_report().ok and isinstance(module.token, nn.Parameter)
@@ -467,9 +459,9 @@ class Repeated(ClassToken):
 @pytest.mark.parametrize("change", REPEATED)
 def test_class_token_that_was_computed(change: str, dynamic: bool) -> None:
     """What was computed of the token is not the token; a slice that takes all of it is."""
-    original, inputs = seeded(lambda: Repeated(REPEATED[change])), (_normal(3, 2, 4),)
+    original, inputs = seeded(lambda: Repeated(REPEATED[change])), (normal(3, 2, 4),)
     path = export_dynamo(
-        f"names_repeated_{change}_{dynamic}", original, inputs, (_normal(5, 2, 4),) if dynamic else None
+        f"names_repeated_{change}_{dynamic}", original, inputs, (normal(5, 2, 4),) if dynamic else None
     )
     module = onnx2nn.load(path)
     check_same(run(module, inputs), run(original, inputs), "the imported module")
@@ -492,7 +484,7 @@ class Positions(nn.Module):
 
 @pytest.mark.parametrize("length", [5, 3])
 def test_positions_of_which_all_are_used(length: int) -> None:
-    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Positions())), (_normal(2, length, 4),)
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Positions())), (normal(2, length, 4),)
     module = onnx2nn.load(export_dynamo(f"names_positions_{length}", original, inputs))
     if length == 5:
         _check_strict(original, module, inputs)
@@ -518,8 +510,8 @@ class ChannelNorm(nn.Module):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_weights_with_further_dimensions(dynamic: bool) -> None:
     original = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), ChannelNorm()))
-    inputs = (_normal(2, 3, 5, 4),)
-    path = export_dynamo(f"names_further_{dynamic}", original, inputs, (_normal(3, 3, 6, 5),) if dynamic else None)
+    inputs = (normal(2, 3, 5, 4),)
+    path = export_dynamo(f"names_further_{dynamic}", original, inputs, (normal(3, 3, 6, 5),) if dynamic else None)
     module = onnx2nn.load(path)
     assert module.naming_report().ok, module.naming_report()
     _check_strict(original, module, inputs)
@@ -546,7 +538,7 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_what_is_computed_from_one_mask_and_equal_to_another(exporter: str, tmp_path: Path) -> None:
     """The older exporter merges `1 - mask` of the first with the mask of the second, behind an Identity."""
-    original, inputs = seeded(lambda: nn.Sequential(Masked(0), Masked(1), Masked(0))), (_normal(2, 6),)
+    original, inputs = seeded(lambda: nn.Sequential(Masked(0), Masked(1), Masked(0))), (normal(2, 6),)
     module = onnx2nn.load(EXPORTERS[exporter]("names_masks", original, inputs))
     check_same(run(module, inputs), run(original, inputs), "all")
     assert not [key for key in module.state_dict() if not key.startswith(("0.", "1.", "2."))]
@@ -707,7 +699,7 @@ class Equalised(nn.Conv2d):
 
 
 def test_computed_weight_of_the_older_exporter_is_reported() -> None:
-    original, inputs = seeded(lambda: nn.Sequential(Equalised(2, 3, 2))), (_normal(1, 2, 4, 4),)
+    original, inputs = seeded(lambda: nn.Sequential(Equalised(2, 3, 2))), (normal(1, 2, 4, 4),)
     module = onnx2nn.load(EXPORTERS["torchscript"]("names_equalised", original, inputs))
     assert "0.weight" not in module.state_dict() and "0.bias" in module.state_dict()
     assert re.match("the exporter computed its weight", module.naming_report().unnamed["0"])
@@ -726,11 +718,11 @@ class Across(nn.Module):
 
 
 ACROSS: dict[str, tuple[Callable[[], nn.Module], Tensors]] = {
-    "packed": (Across, (_normal(2, 6, 8), _normal(2, 4, 8), _normal(2, 4, 8))),
-    "unbatched": (Across, (_normal(6, 8), _normal(4, 8), _normal(4, 8))),
-    "no_bias": (functools.partial(Across, bias=False), (_normal(2, 6, 8), _normal(2, 4, 8), _normal(2, 4, 8))),
-    "other_sizes": (functools.partial(Across, kdim=5, vdim=3), (_normal(2, 6, 8), _normal(2, 4, 5), _normal(2, 4, 3))),
-    "decoder": (lambda: nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), (_normal(2, 6, 8), _normal(2, 4, 8))),
+    "packed": (Across, (normal(2, 6, 8), normal(2, 4, 8), normal(2, 4, 8))),
+    "unbatched": (Across, (normal(6, 8), normal(4, 8), normal(4, 8))),
+    "no_bias": (functools.partial(Across, bias=False), (normal(2, 6, 8), normal(2, 4, 8), normal(2, 4, 8))),
+    "other_sizes": (functools.partial(Across, kdim=5, vdim=3), (normal(2, 6, 8), normal(2, 4, 5), normal(2, 4, 3))),
+    "decoder": (lambda: nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), (normal(2, 6, 8), normal(2, 4, 8))),
 }
 
 
@@ -776,15 +768,15 @@ def _folded_twice() -> nn.Module:
 
 
 EQUAL: dict[str, tuple[Callable[[], nn.Module], Tensors]] = {
-    "layer_norm": (lambda: _twice(nn.LayerNorm(8)), (_normal(3, 8),)),
-    "batch_norm": (lambda: _twice(nn.BatchNorm1d(4)), (_normal(3, 4, 5),)),
-    "group_norm": (lambda: _twice(nn.GroupNorm(2, 4)), (_normal(3, 4, 5),)),
-    "linear": (lambda: _twice(nn.Linear(8, 8)), (_normal(3, 8),)),
-    "linear_of_zeros": (_zero_bias, (_normal(3, 8),)),
-    "linear_of_rank_3": (lambda: _twice(nn.Linear(8, 8)), (_normal(2, 3, 8),)),
-    "linear_without_bias": (lambda: _twice(nn.Linear(8, 8, bias=False)), (_normal(2, 3, 8),)),
-    "conv": (lambda: _twice(nn.Conv1d(4, 4, 3, padding=1)), (_normal(2, 4, 5),)),
-    "encoder": (_encoder, (_normal(2, 5, 8),)),
+    "layer_norm": (lambda: _twice(nn.LayerNorm(8)), (normal(3, 8),)),
+    "batch_norm": (lambda: _twice(nn.BatchNorm1d(4)), (normal(3, 4, 5),)),
+    "group_norm": (lambda: _twice(nn.GroupNorm(2, 4)), (normal(3, 4, 5),)),
+    "linear": (lambda: _twice(nn.Linear(8, 8)), (normal(3, 8),)),
+    "linear_of_zeros": (_zero_bias, (normal(3, 8),)),
+    "linear_of_rank_3": (lambda: _twice(nn.Linear(8, 8)), (normal(2, 3, 8),)),
+    "linear_without_bias": (lambda: _twice(nn.Linear(8, 8, bias=False)), (normal(2, 3, 8),)),
+    "conv": (lambda: _twice(nn.Conv1d(4, 4, 3, padding=1)), (normal(2, 4, 5),)),
+    "encoder": (_encoder, (normal(2, 5, 8),)),
 }
 
 
@@ -811,7 +803,7 @@ def test_layers_of_equal_weights_stay_several(name: str, raised: bool) -> None:
 @pytest.mark.parametrize("raised", [True, False])
 def test_equal_weights_into_which_others_were_folded(raised: bool) -> None:
     """What was a convolution's weight is not called by the key of the normalisation that was folded into it."""
-    original, inputs = seeded(_folded_twice), (_normal(1, 4, 5, 5),)
+    original, inputs = seeded(_folded_twice), (normal(1, 4, 5, 5),)
     module = onnx2nn.load(export_dynamo("names_equal_folded", original, inputs), raise_patterns=raised)
     state, theirs = module.state_dict(), original.state_dict()
     assert all(state[key].shape == theirs[key].shape for key in state if key in theirs)
@@ -881,7 +873,7 @@ def test_the_target_of_a_reshape_is_no_weight() -> None:
     graph = helper.make_graph(nodes, "target", ends[:1], ends[1:], held)
     opsets = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
-    module, inputs = onnx2nn.load(model), (_normal(2, 4),)
+    module, inputs = onnx2nn.load(model), (normal(2, 4),)
     assert "reshape" not in module.code and [tuple(p.shape) for p in module.parameters()] == [(4, 4)]
     check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "a target")
 
@@ -909,7 +901,7 @@ def test_a_key_inside_the_key_of_a_weight(other: str, tied: bool) -> None:
     graph = helper.make_graph(nodes, "inside", ends[:1], ends[1:], weights)
     opsets = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
-    inputs = (_normal(2, 3),)
+    inputs = (normal(2, 3),)
     module = onnx2nn.load(model)
     check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "keys in keys")
     assert set(_through_a_file(module).state_dict()) == set(module.state_dict())

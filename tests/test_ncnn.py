@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from ncnn_models import DIGITS, IMAGE, MODELS, convert
 from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 from torch.nn import functional as F
@@ -17,51 +18,6 @@ from onnx2nn.commands.main import main
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
 from onnx2nn.output.ncnn import NcnnModel
 from onnx2nn.output.ncnn.channel_folding import fold_channels
-from scripts import torchvision_schemas
-
-torchvision_schemas.predefine()
-import torchvision  # noqa: E402
-
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-IMAGE = (torch.linspace(-1, 1, 3 * 64 * 64).reshape(1, 3, 64, 64),)
-
-
-class Recurrent(nn.Module):
-    """Words, a stack of two LSTM layers with their states, scores of the next word."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.rnn = nn.LSTM(8, 12, num_layers=2)
-        self.scores = nn.Linear(12, 20)
-
-    def forward(self, words: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        output, (hidden, cell) = self.rnn(self.words(words), (hidden, cell))
-        return self.scores(output), hidden, cell
-
-
-class Detector(nn.Module):
-    """Two scales, the coarse one enlarged and joined; boxes and scores of all cells in one list, as YOLO's head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fine = nn.Sequential(nn.Conv2d(3, 16, 3, 4, 1), nn.BatchNorm2d(16), nn.SiLU())
-        self.coarse = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.SiLU())
-        self.up = nn.Upsample(scale_factor=2)
-        self.heads = nn.ModuleList([nn.Conv2d(48, 9, 1), nn.Conv2d(32, 9, 1)])
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        fine = self.fine(image)
-        coarse = self.coarse(fine)
-        levels = torch.cat([fine, self.up(coarse)], 1), coarse
-        cells = [head(level).flatten(2) for head, level in zip(self.heads, levels, strict=True)]
-        box, score = torch.cat(cells, 2).split([4, 5], 1)
-        centre, size = box.chunk(2, 1)
-        return torch.cat([centre - size / 2, centre + size / 2, torch.sigmoid(score)], 1)
-
-
-def _convert(path: Path, folder: Path) -> NcnnModel:
-    return onnx2nn.to_ncnn(onnx2nn.load(path), folder)
 
 
 def _check(model: NcnnModel, *, half: float = 2e-2) -> None:
@@ -74,16 +30,6 @@ def _check(model: NcnnModel, *, half: float = 2e-2) -> None:
     }
 
 
-MODELS: dict[str, Callable[[], Path]] = {
-    "mobilenet_v3": lambda: export_dynamo("ncnn_mobilenet_v3", _vision("mobilenet_v3_small"), IMAGE),
-    "shufflenet_v2": lambda: export_torchscript("ncnn_shufflenet_v2", _vision("shufflenet_v2_x0_5"), IMAGE),
-    "detector": lambda: export_torchscript("ncnn_detector", seeded(Detector), IMAGE),
-    "recurrent": lambda: export_torchscript(
-        "ncnn_recurrent", seeded(Recurrent), (torch.arange(7).reshape(7, 1), torch.rand(2, 1, 12), torch.rand(2, 1, 12))
-    ),
-}
-
-
 ZOO = [
     path
     for path in (
@@ -94,13 +40,9 @@ ZOO = [
 ]
 
 
-def _vision(name: str) -> nn.Module:
-    return seeded(lambda: getattr(torchvision.models, name)(weights=None, num_classes=10))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_the_torch_exporters(name: str, tmp_path: Path) -> None:
-    model = _convert(MODELS[name](), tmp_path)
+    model = convert(MODELS[name](), tmp_path)
     _check(model)
     assert model.half_weights.stat().st_size < 0.6 * model.weights.stat().st_size
     if name == "mobilenet_v3":
@@ -172,7 +114,7 @@ class Windows(nn.Module):
 @pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
 def test_attention_in_windows(export: Callable[..., Path], tmp_path: Path) -> None:
     """Six axes, packed queries of eight windows, a slice with a step, unit vectors, normalised rows."""
-    model = _convert(export("ncnn_windows", seeded(Windows), IMAGE), tmp_path)
+    model = convert(export("ncnn_windows", seeded(Windows), IMAGE), tmp_path)
     _check(model)
     assert model.layers["Pooling"] == 1 and "Normalize" not in model.layers
 
@@ -180,7 +122,7 @@ def test_attention_in_windows(export: Callable[..., Path], tmp_path: Path) -> No
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
     """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""
-    model = _convert(path, tmp_path)
+    model = convert(path, tmp_path)
     _check(model)
     assert model.layers.get("BinaryOp", 0) <= 10, "only the additions of the residual blocks are left"
 
@@ -317,7 +259,7 @@ class Two(nn.Module):
 
 
 def test_join_along_the_batch(tmp_path: Path) -> None:
-    _check(_convert(export_torchscript("ncnn_two", seeded(Two), IMAGE), tmp_path))
+    _check(convert(export_torchscript("ncnn_two", seeded(Two), IMAGE), tmp_path))
 
 
 POINTS = torch.tensor([-300.0, -100, -20, -2.5, -1, -0.0, 0, 1e-8, 0.5, 1, 3, 30, 100, 300])
@@ -392,7 +334,7 @@ def test_layer_norm_over_all_axes(shape: tuple[int, ...], affine: bool, bias: bo
         nn.init.normal_(parameter)
     x = torch.randn(shape)
     name = f"ncnn_layer_norm_{len(shape)}{affine}{bias}"
-    _check(_convert(export_dynamo(name, nn.Sequential(norm, nn.Tanh()).eval(), (x,)), tmp_path))
+    _check(convert(export_dynamo(name, nn.Sequential(norm, nn.Tanh()).eval(), (x,)), tmp_path))
 
 
 @pytest.mark.parametrize("affine", [False, True])
@@ -401,7 +343,7 @@ def test_instance_norm_of_a_sequence(affine: bool, tmp_path: Path) -> None:
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
     file = export_dynamo(f"ncnn_instance{affine}", norm, (torch.randn(1, 6, 9),))
-    _check(_convert(file, tmp_path))
+    _check(convert(file, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["torch", "ops", "日本"])
@@ -411,7 +353,7 @@ def test_layers_of_any_name(name: str, tmp_path: Path) -> None:
     network.add_module(name, nn.Conv2d(3, 4, 3))
     network.add_module("tanh", nn.Tanh())
     file = export_torchscript(f"ncnn_named_{name}", network.eval(), IMAGE)
-    _check(_convert(file, tmp_path))
+    _check(convert(file, tmp_path))
 
 
 class Encoder(nn.Module):

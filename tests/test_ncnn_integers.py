@@ -4,9 +4,9 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import ncnn_models
 import numpy as np
 import pytest
-import test_ncnn
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,10 +120,10 @@ def test_a_value_far_off_does_not_decide() -> None:
     assert 90 < integers.threshold(counts, 1000.0) < 600
 
 
-@pytest.mark.parametrize("name", test_ncnn.MODELS)
+@pytest.mark.parametrize("name", ncnn_models.MODELS)
 def test_files_come_back(name: str, tmp_path: Path) -> None:
     """Every layer's weights are known: what was read is written again, to the byte."""
-    model = test_ncnn._convert(test_ncnn.MODELS[name](), tmp_path)
+    model = ncnn_models.convert(ncnn_models.MODELS[name](), tmp_path)
     layers = model_files.read(model.param, model.weights)
     again = tmp_path / "again.param", tmp_path / "again.bin"
     model_files.write(layers, *again)
@@ -143,9 +143,9 @@ def test_weights_that_are_not_known_are_refused(tmp_path: Path) -> None:
 
 
 def test_digits_are_read_as_well_with_integers(tmp_path: Path) -> None:
-    with np.load(test_ncnn.DIGITS / "digits_test.npz") as digits:
+    with np.load(ncnn_models.DIGITS / "digits_test.npz") as digits:
         samples, labels = [[image] for image in digits["image"].astype(np.float32)[:, None]], digits["label"]
-    module = onnx2nn.load(test_ncnn.DIGITS / "digits.onnx", input_shapes={"image": [1, 8, 8, 1]})
+    module = onnx2nn.load(ncnn_models.DIGITS / "digits.onnx", input_shapes={"image": [1, 8, 8, 1]})
     model = onnx2nn.to_ncnn(module, tmp_path, calibration=samples[:64])
     assert model.int8_weights is not None and model.half_weights.stat().st_size > model.int8_weights.stat().st_size
     right = [

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from ncnn_table import check_or_write, measure
 from realmodels import export_torchscript
-from test_ncnn_models import check_or_write, measure
 
 from scripts import torchvision_schemas
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from realmodels import EXPORTERS, Tensors, run, seeded
-from test_torch_control_flow import SCRIPTED, export_voice, script, sound
-from test_torch_models import CASES, RUNS
+from scripted_models import SCRIPTED, export_voice, script, sound
 from torch import fx, nn
 from torch.nn import functional as F
+from torch_models import CASES, RUNS
 
 import onnx2nn
 from onnx2nn.commands.main import main

@@ -10,8 +10,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_travels, require_transformers, run, seeded
-from test_torch_models import TransformersOutput, _mask, _tokens
 from torch import nn
+from torch_models import TransformersOutput, mask, tokens
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
@@ -51,7 +51,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 def _text(batch: int, length: int) -> Tensors:
-    return _tokens(batch, length), _mask(batch, length)
+    return tokens(batch, length), mask(batch, length)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import torch
 from onnx import numpy_helper
 from onnxruntime import quantization
 from realmodels import EXPORTERS, seeded
-from test_torch_models import CASES
 from torch import nn
 from torch.nn import functional as F
+from torch_models import CASES
 
 import onnx2nn
 from onnx2nn.errors import InputError
