@@ -20,7 +20,7 @@ from onnx2nn.backend import OnnxModule
 from onnx2nn.errors import OperatorError
 from tests import installed, old_oracles, onnxnode
 from tests.cases import Case, case, f32, ml, trees
-from tests.cases.contrib import quantized
+from tests.cases.contrib import packed_weights, quantized
 
 _GRAMS: dict[str, Any] = {
     "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3],
@@ -202,11 +202,7 @@ torch.save([[y.detach() for y in result] for result in results], "results.pt")
         check_same(tuple(result), run(module, inputs), "in another process")
 
 
-PACKED = {
-    (case.operator, case.attributes.get("bits")): case
-    for case in quantized.CASES
-    if case.operator in ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
-}
+PACKED = {(case.operator, case.attributes.get("bits")): case for case in packed_weights.CASES}
 
 
 @pytest.mark.parametrize("case", PACKED.values(), ids=str)

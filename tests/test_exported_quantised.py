@@ -22,7 +22,7 @@ import onnx2nn
 from onnx2nn.output.quantised_weights import _integers
 from tests import installed, old_oracles
 from tests.cases import Case
-from tests.cases.contrib import block_weights, quantized
+from tests.cases.contrib import block_weights, packed_weights, quantized
 from tests.onnxnode import model_of, revisions
 
 QUANTISED = {
@@ -169,7 +169,7 @@ def test_weights_of_a_file_that_was_dequantised_are_floats(tmp_path: Path) -> No
     assert all(value.data_type != onnx.TensorProto.INT8 for value in onnx.load(again).graph.initializer)
 
 
-@pytest.mark.parametrize("case", [case for case in quantized.CASES if case.operator == "MatMulNBits"], ids=str)
+@pytest.mark.parametrize("case", [case for case in packed_weights.CASES if case.operator == "MatMulNBits"], ids=str)
 def test_packed_weights_stay_packed(case: Case, tmp_path: Path) -> None:
     version = revisions(case)[-1]
     old_oracles.skip_fatal(case, version)

@@ -11,7 +11,7 @@ from onnx2nn.dequantize.dequantizer import Dequantizer, attributes_of, inputs
 from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.dequantize.registry import MICROSOFT, Rewrites
 from onnx2nn.ground.element_types import BY_NAME
-from onnx2nn.ops.contrib.quantized import bnb4_weight, gather_block_quantized, nbits_weight, unpacked
+from onnx2nn.ops.contrib.packed_weights import bnb4_weight, gather_block_quantized, nbits_weight, unpacked
 from onnx2nn.rewrite.patterns import attribute_of
 
 REWRITES = Rewrites()

@@ -8,7 +8,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.cast import convert, element_of
 from onnx2nn.ops.contrib.fused import MICROSOFT
-from onnx2nn.ops.contrib.quantized import check_nbits, matmul_nbits, results_of_linear, shape_of_linear
+from onnx2nn.ops.contrib.packed_weights import check_nbits, matmul_nbits, results_of_linear, shape_of_linear
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, NeedsValues
 

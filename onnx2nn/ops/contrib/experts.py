@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.contrib.fused import MICROSOFT
-from onnx2nn.ops.contrib.quantized import unpacked
+from onnx2nn.ops.contrib.packed_weights import unpacked
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED
 

@@ -9,7 +9,7 @@ from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.contrib.attention import heads_apart, softmax_with_sink
 from onnx2nn.ops.contrib.fused import MICROSOFT
-from onnx2nn.ops.contrib.quantized import unpacked
+from onnx2nn.ops.contrib.packed_weights import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.quantize import round_to
 from onnx2nn.ops.shape import chosen, demand, scalar

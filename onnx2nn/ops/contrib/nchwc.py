@@ -17,7 +17,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.processor import channels_of_a_block
 from onnx2nn.ops import pool
 from onnx2nn.ops.contrib.fused import fused_conv
-from onnx2nn.ops.image import resize
+from onnx2nn.ops.resize import resize
 from onnx2nn.optable.registry import op
 
 NCHWC = "com.microsoft.nchwc"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import convert, element_of
 from onnx2nn.ops.contrib.fused import MICROSOFT
-from onnx2nn.ops.contrib.quantized import results_of_linear
+from onnx2nn.ops.contrib.packed_weights import results_of_linear
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED
 
