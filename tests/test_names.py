@@ -616,6 +616,30 @@ def test_what_is_computed_from_a_weight_is_not_called_so(tmp_path: Path) -> None
     assert ours - theirs <= {key for key, _ in module.named_parameters()}
 
 
+class Antisymmetric(nn.Module):
+    """A module with a weight that the exporter computes, a bias beside it and a layer inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skew = nn.Parameter(torch.randn(4, 4))
+        self.bias = nn.Parameter(torch.randn(4))
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ (self.skew - self.skew.T) + self.inner(x).relu() + self.bias)
+
+
+def test_a_layer_of_a_computed_weight_is_inside_the_module_around_it(tmp_path: Path) -> None:
+    """In the module's own place it would take the module's keys: `bias` was renamed, and the source lacked `inner`."""
+    original, inputs = seeded(lambda: nn.Sequential(Antisymmetric(), Antisymmetric())), (_normal(2, 4),)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("names_antisymmetric", original, inputs))
+    theirs, ours = set(original.state_dict()), set(module.state_dict())
+    assert theirs - ours == {"0.skew", "1.skew"}
+    assert ours - theirs == {"0.linear.weight", "1.linear.weight"}
+    onnx2nn.to_python(module, tmp_path / "source")
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+
+
 COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negated": torch.neg,
     "doubled": lambda w: w * 2,

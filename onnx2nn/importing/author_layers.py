@@ -96,7 +96,8 @@ class AuthorLayers:
         here = [f"{place.path}.{slot}" for slot in slots] if place is not None else []
         keys = [key for key in here if author.ties.get(key) in names]  # of a layer that several modules share
         keys += [name for name in names if name in author.names]
-        keys += here
+        if place is not None and not self.holds_others(place):  # a module around layers is not this one
+            keys += here
         return next((key for key in keys if key in author.names or key in author.states), None)
 
     def _path_in(self, place: Place, kind: str) -> list[str]:
