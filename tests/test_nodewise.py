@@ -145,6 +145,17 @@ def test_random_nodes_are_not_compared_but_what_follows_is() -> None:
     assert result.notes == ["random nodes were not compared: n"]
 
 
+@pytest.mark.parametrize("form", ["Cast <to = 1>", "Identity"])
+def test_what_passes_a_draw_on_is_not_compared(form: str) -> None:
+    """A Cast that changes nothing, as torch's exporter writes it behind `torch.randn`, was found wrong."""
+    drawn = RANDOM.replace("RandomNormalLike(x)", f"RandomNormalLike(x) m = {form}(n)")
+    model = onnx.parser.parse_model(drawn.replace("Add(x, n)", "Add(x, m)"))
+    assert any(node.op_type in form for node in model.graph.node)
+    result = onnx2nn.verify_nodes(model)
+    assert result.ok and [node.node for node in result.nodes] == ["sum"]
+    assert onnx2nn.verify(model).ok
+
+
 @pytest.mark.parametrize("node", ["bend", None])
 def test_one_node_alone(model: onnx.ModelProto, node: str | None, tmp_path: Path) -> None:
     result = onnx2nn.verify_nodes(model, _loaded(model, wrong="t", target=_slightly_off))

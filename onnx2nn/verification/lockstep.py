@@ -91,6 +91,9 @@ class Lockstep:
         self.random = {name for name, node in probe.producers.items() if self._is_random(node)}
         if self.random:
             self.notes.append(f"random nodes were not compared: {', '.join(sorted(self.random))}")
+            for names in self.named.values():  # what a Cast or Identity gives on unchanged is the same draw
+                if not self.random.isdisjoint(names):
+                    self.random.update(names)
 
     def _is_random(self, node: onnx.NodeProto) -> bool:
         versions = {opset.domain: opset.version for opset in self.probe.model.opset_import}
