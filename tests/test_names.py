@@ -640,6 +640,25 @@ def test_a_layer_of_a_computed_weight_is_inside_the_module_around_it(tmp_path: P
     check_same(run(module, inputs), run(original, inputs), "the imported module")
 
 
+class BiasBehind(nn.Module):
+    """Adds a vector of its own to what a layer without a bias gives, as Marian does to its words' scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 5, bias=False)
+        self.register_buffer("final_logits_bias", torch.randn(1, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + self.final_logits_bias
+
+
+def test_a_vector_of_the_module_around_names_no_matrix() -> None:
+    """The key of the matrix was `0.head.final_logits_weight`."""
+    original, inputs = seeded(lambda: nn.Sequential(BiasBehind(), nn.ReLU())), (_normal(2, 3, 4),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_bias_behind", original, inputs))
+    _check_strict(original, module, inputs)
+
+
 COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negated": torch.neg,
     "doubled": lambda w: w * 2,

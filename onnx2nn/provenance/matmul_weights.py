@@ -91,9 +91,11 @@ class MatMulWeights:
                 if bias in add.inputs:
                     add.replace_input_with(add.inputs.index(bias), keys.graph.initializers[f"{first}.{last}"])
                 return [(f"{first}.{weight}", BY_PLACE)]
+            if place != self._places(add):
+                continue  # what a module around adds says nothing of the names in this one
             names.append(f"{path}.{weight}")
             own = f"{path}.{last}"
-            if bias in add.inputs and place == self._places(add) and keys.is_free(own):  # its own, tied to that bias
+            if bias in add.inputs and keys.is_free(own):  # its own, tied to that bias
                 add.replace_input_with(add.inputs.index(bias), keys.tie(own, bias))
         if not alone:
             return []
