@@ -631,7 +631,7 @@ class Antisymmetric(nn.Module):
 
 def test_a_layer_of_a_computed_weight_is_inside_the_module_around_it(tmp_path: Path) -> None:
     """In the module's own place it would take the module's keys: `bias` was renamed, and the source lacked `inner`."""
-    original, inputs = seeded(lambda: nn.Sequential(Antisymmetric(), Antisymmetric())), (_normal(2, 4),)
+    original, inputs = seeded(lambda: nn.Sequential(Antisymmetric(), Antisymmetric())), (normal(2, 4),)
     module = onnx2nn.load(EXPORTERS["dynamo"]("names_antisymmetric", original, inputs))
     theirs, ours = set(original.state_dict()), set(module.state_dict())
     assert theirs - ours == {"0.skew", "1.skew"}
@@ -654,8 +654,33 @@ class BiasBehind(nn.Module):
 
 def test_a_vector_of_the_module_around_names_no_matrix() -> None:
     """The key of the matrix was `0.head.final_logits_weight`."""
-    original, inputs = seeded(lambda: nn.Sequential(BiasBehind(), nn.ReLU())), (_normal(2, 3, 4),)
+    original, inputs = seeded(lambda: nn.Sequential(BiasBehind(), nn.ReLU())), (normal(2, 3, 4),)
     module = onnx2nn.load(EXPORTERS["torchscript"]("names_bias_behind", original, inputs))
+    _check_strict(original, module, inputs)
+
+
+class Recurrent(nn.Module):
+    """A recurrent module of which the newer exporter folds the small weights: biases, matrices of few features."""
+
+    def __init__(self, kind: type[nn.RNNBase], features: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.rnn = kind(features, 96, 2, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rnn(x)[0]
+
+
+@pytest.mark.parametrize("features", [8, 96])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_folded_biases_beside_matrices_that_are_not(kind: type[nn.RNNBase], features: int, bidirectional: bool) -> None:
+    """The layer was a call of a function with matrices that it put together, and biases that were frozen."""
+    original, inputs = seeded(lambda: Recurrent(kind, features, bidirectional)), (normal(2, 3, features),)
+    path = EXPORTERS["dynamo"](f"names_{kind.__name__.lower()}_{features}_{bidirectional}", original, inputs)
+    held = {tensor.name for tensor in onnx.load(path).graph.initializer}
+    assert "rnn.weight_hh_l0" in held and "rnn.bias_hh_l0" not in held
+    module = onnx2nn.load(path)
+    assert type(module.rnn) is kind
     _check_strict(original, module, inputs)
 
 

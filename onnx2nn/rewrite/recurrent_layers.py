@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import origin, readers
-from onnx2nn.rewrite.recurrent_weights import slice_bounds, torch_weights
+from onnx2nn.rewrite.recurrent_weights import TorchWeights, slice_bounds, torch_weights
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -46,6 +46,7 @@ class _Layer:
         target: the target of their Reshape; None for a Squeeze.
         weights: the node's weights; torch's weights of each direction where the file computes ONNX's from them.
         as_torch: whether `weights` are torch's.
+        constants: the nodes that hold some of torch's weights, which the graph lacks yet.
         relu: whether the activation of an RNN is ReLU.
     """
 
@@ -55,6 +56,7 @@ class _Layer:
     target: ir.Value | None
     weights: list[ir.Value]
     as_torch: bool
+    constants: list[ir.Node]
     relu: bool
 
     @property
@@ -140,9 +142,9 @@ def _layer(node: ir.Node, facts: ValueFacts) -> _Layer | None:
     constant = all(shape is not None for shape in shapes)
     if any(shape is not None and len(shape) != rank for shape, rank in zip(shapes, (3, 3, 2), strict=False)):
         return None  # malformed: the import reports it
-    used = weights if constant else torch_weights(_GATES[node.op_type], weights, facts)
+    used = TorchWeights(weights, []) if constant else torch_weights(_GATES[node.op_type], weights, facts)
     merge = _merge_of_directions(node, facts)
-    return None if merge is None or used is None else _Layer(node, *merge, used, not constant, relu)
+    return None if merge is None or used is None else _Layer(node, *merge, used.values, not constant, used.nodes, relu)
 
 
 def _merge_of_directions(
@@ -194,7 +196,7 @@ def _next(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
 def _may_stack(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
-    same = same and a.as_torch == b.as_torch and a.relu == b.relu
+    same = same and a.relu == b.relu
     return same and len(set(sizes)) == 1 and _has_biases(a.node) == _has_biases(b.node)
 
 
@@ -202,7 +204,26 @@ def _has_biases(node: ir.Node) -> bool:
     return len(node.inputs) > 3 and node.inputs[3] is not None
 
 
+def _in_one_order(chain: Sequence[_Layer], facts: ValueFacts) -> list[_Layer] | None:
+    """Returns the layers with weights in torch's order where some have these, None where one cannot have them."""
+    if len({layer.as_torch for layer in chain}) == 1:
+        return list(chain)
+    found = []
+    for layer in chain:
+        used = None if layer.as_torch else torch_weights(_GATES[layer.node.op_type], layer.weights, facts)
+        if not layer.as_torch and used is None:
+            return None
+        found.append(
+            layer if used is None else replace(layer, weights=used.values, constants=used.nodes, as_torch=True)
+        )
+    return found
+
+
 def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | None:
+    ordered = _in_one_order(chain, facts)
+    if ordered is None:
+        return None
+    chain = ordered
     first, last = chain[0], chain[-1]
     count, kind = _STATES[first.node.op_type], first.node.op_type
     starts = [
@@ -227,10 +248,10 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
     if batch_first and transposes[-1].inputs[0] is not None:
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
-    given, added = source, list[ir.Node]()
+    given, added = source, [node for layer in chain for node in layer.constants]
     if order is not None:
         added.append(_like(transposes[-1], _transpose(source, order)))
-        given = added[0].outputs[0]
+        given = added[-1].outputs[0]
     new = _stack(chain, [given, *(start.source for start in starts if start is not None)], batch_first)
     results = list(new.outputs)
     added.append(new)

@@ -1,38 +1,74 @@
-"""The weights of torch's recurrent layers, from which files without constant folding compute those of ONNX's nodes."""
+"""The weights of torch's recurrent layers, from which files compute those of ONNX's nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.rewrite.patterns import tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 
-def torch_weights(order: Sequence[int], inputs: Sequence[ir.Value], facts: ValueFacts) -> list[ir.Value] | None:
+class TorchWeights(NamedTuple):
+    """The weights of torch's layer for one ONNX node.
+
+    Attributes:
+        values: of each direction the weights of the input and of the hidden state, then the biases if there are any.
+        nodes: the nodes that hold those of which the file has constants in ONNX's order; the graph lacks them yet.
+    """
+
+    values: list[ir.Value]
+    nodes: list[ir.Node]
+
+
+def torch_weights(order: Sequence[int], inputs: Sequence[ir.Value], facts: ValueFacts) -> TorchWeights | None:
     """Returns torch's weights of each direction, from which the file computes the weights of the ONNX node.
 
-    Exporters without constant folding, such as PyTorch's before 1.5, leave in the nodes that reorder the gates.
+    Exporters without constant folding, such as PyTorch's before 1.5, leave in the nodes that reorder the gates. Its
+    newer exporter folds small constants only: often the biases, but not the matrices.
 
     Args:
         order: for each of ONNX's gates, its position among the gates in torch's weights.
         inputs: the node's weights.
         facts: what is known of the graph.
     """
-    found = list[list[ir.Value]]()
+    found, nodes = list[list[ir.Value]](), list[ir.Node]()
     for number, value in enumerate(inputs):
+        count = 1 + (number == 2)
+        tensor = tensor_of(value)
+        if tensor is not None:
+            added = _rearranged(tensor.numpy(), order, count)
+            found.append([node.outputs[0] for node in added])
+            nodes += added
+            continue
         directions = _directions(value, facts)
         if directions is None:
             return None
-        of_input = [_reordered(rows, order, 1 + (number == 2)) for rows in directions]
+        of_input = [_reordered(rows, order, count) for rows in directions]
         if any(values is None for values in of_input):
             return None
         found.append([value for values in of_input for value in values or ()])
     W, R, *B = found
     if any(len(values) != len(W) * (1 + (values in B)) for values in found):
         return None
-    return [v for i in range(len(W)) for v in (W[i], R[i], *(b for values in B for b in values[2 * i : 2 * i + 2]))]
+    values = [v for i in range(len(W)) for v in (W[i], R[i], *(b for values in B for b in values[2 * i : 2 * i + 2]))]
+    return TorchWeights(values, nodes)
+
+
+def _rearranged(value: np.ndarray[Any, Any], order: Sequence[int], count: int) -> list[ir.Node]:
+    """Returns nodes that hold the parts of a weight in ONNX's order, `count` of each direction, in torch's order.
+
+    Args:
+        value: the weight, `(directions, count * gates * hidden, *columns)`.
+        order: for each of ONNX's gates, its position among the gates in torch's weights.
+        count: the number of torch's weights in a direction's part.
+    """
+    gates = value.reshape(len(value) * count, len(order), -1, *value.shape[2:])
+    parts = [part[np.argsort(order)].reshape(-1, *value.shape[2:]) for part in gates]
+    return [ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(part))]) for part in parts]
 
 
 _Rows = list[tuple[ir.Value, int, int]]
