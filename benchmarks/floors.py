@@ -37,9 +37,10 @@ MACHINE_CODE: Parts = {
     "kernels of oneDNN": lambda name: name.startswith("aoti_torch"),
     "loops": lambda name: "cpp_" in name,
 }
+_PRODUCTS = frozenset({"aten::conv2d", "aten::linear", "aten::matmul"})
 LITERAL: Parts = {
-    "torch's convolutions": lambda name: name == "aten::conv2d",
-    "other calls of torch": lambda name: name.startswith("aten::") and name != "aten::conv2d",
+    "torch's convolutions and products": lambda name: name in _PRODUCTS,
+    "other calls of torch": lambda name: name.startswith("aten::") and name not in _PRODUCTS,
 }
 STEPS = "calls of torch that steps need"
 
@@ -53,7 +54,8 @@ FLOORS = (
     ("minilm_qdq_int8", "compile, fixed sizes"),
     ("resnet18_qdq_int8", "literal"),
     ("mobilenet_v2_qdq_int8", "literal"),
-    ("lstm_64_dynamic_int8", "literal"),
+    ("minilm_qdq_int8", "literal"),
+    *((f"{name}_dynamic_int8", "literal") for name in ("lstm_64", "lstm_128", "lstm_256")),
 )
 """Networks and forms that are measured."""
 
