@@ -883,3 +883,44 @@ def test_a_call_with_one_value_for_two_arguments(exporter: str, last: bool) -> N
     assert "entered" not in module.meta["onnx2nn"]["tree"]
     assert onnx2nn.verify_nodes(path, module).ok
     check_same(run(pickle.loads(pickle.dumps(module)), x), run(original, x), "read back")
+
+
+class Attending(nn.Module):
+    """A layer of attention behind a module of layers, whose result is the first tensor with the sizes of the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.attention = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.MultiheadAttention(4, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.first(x) * 0.5 + x
+        return x + self.attention(x, x, x, key_padding_mask=mask, need_weights=False)[0]
+
+
+class Padded(nn.Module):
+    """Layers of attention over sequences whose lengths are given, as in torchaudio's Conformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attending(), Attending()])
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        longest = int(lengths.max().item())
+        mask = torch.arange(longest, device=x.device).expand(len(lengths), longest) >= lengths[:, None]
+        x = x.transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x.transpose(0, 1)
+
+
+def test_a_size_that_data_decide_is_checked_before_the_block_that_needs_it() -> None:
+    """The block computed the condition of sizes in it, and the check stood behind it: torch's assertion came first."""
+    original, inputs = seeded(Padded), (torch.randn(2, 5, 4), torch.tensor([5, 3]))
+    path = EXPORTERS["dynamo"]("blocks_padded", original, inputs, (torch.randn(3, 7, 4), torch.tensor([7, 3, 2])))
+    module = onnx2nn.load(path)
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+    assert isinstance(module.layers[0].attention, nn.MultiheadAttention)
+    with pytest.raises(
+        ValueError, match=r"^The sizes that data decide do not fit.*is needed by node .*MultiheadAttention"
+    ):
+        module(inputs[0][:, :3], inputs[1])

@@ -222,13 +222,20 @@ def _has_weights(program: Scoped, node: fx.Node) -> bool:
 
 
 def _check_inputs_first(program: Scoped) -> None:
-    """Places the checks that no weight affects at the entry."""
+    """Places the checks that no weight affects at the entry, with what they alone use.
+
+    Their conditions would be computed, of what is in a module, behind the call that they are to stand in front of.
+    """
     checks = [node for node in program.graph.nodes if node.target in ASSERTIONS]
     weighted: set[fx.Node] = set()
     for node in program.graph.nodes if checks else ():
         if _has_weights(program, node) or not weighted.isdisjoint(node.all_input_nodes):
             weighted.add(node)
-    program.scope |= dict.fromkeys((node for node in checks if node not in weighted), ())
+    early = {node for node in checks if node not in weighted}
+    for node in reversed(program.graph.nodes) if early else ():
+        if node.op.startswith("call_") and node.users and early.issuperset(node.users):
+            early.add(node)
+    program.scope |= dict.fromkeys(early, ())
 
 
 def _move_out(program: Scoped) -> None:
