@@ -596,6 +596,21 @@ def test_an_axis_beside_one_without_elements_takes_any_pads(mode: str) -> None:
         check_same([module(*given)], run_onnxruntime(model.SerializeToString(), given), str(rows))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_pads_that_leave_an_axis_nothing_to_read_stand_where_another_axis_is_empty(mode: str) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[m, 2, n] x) => (float[m, k, n] y) <int64[1] none = {{0}}, int64[1] two = {{2}}> {{
+            m = Shape <end = 1> (x) more = Add (m, two) fewer = Neg (more)
+            pads = Concat <axis = 0> (none, m, none, none, fewer, none) y = Pad <mode = "{mode}"> (x, pads)
+        }}""")
+    module = onnx2nn.load(model)
+    for columns in (0, 3):
+        given = [torch.rand(0, 2, columns)]
+        check_same([module(*given)], run_onnxruntime(model.SerializeToString(), given), str(columns))
+    with pytest.raises(ValueError, match="is needed by node"):
+        module(torch.rand(1, 2, 3))
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pads_and_sizes_of_any_number(mode: str) -> None:
     """Also where pads crop more than an axis has, as long as ONNX Runtime answers."""

@@ -91,17 +91,22 @@ def _crop(data: Any, pads: Pairs) -> Any:
     return data[tuple(slice(-before or None, after or None) for before, after in pads)]
 
 
+def _is_read(size: Any, begin: Any, end: Any) -> Any:
+    """Returns whether an axis has an element to read, once it is cropped by the pads that are negative."""
+    cropped = [part for part in (larger(-begin, 0), larger(-end, 0)) if not (fixed(part) and part == 0)]
+    return size - sum(cropped) >= 1 if cropped else (size >= 1) | (begin + end == 0)
+
+
 def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
     """Returns the index in the axis that each position of the padded axis is read from.
 
     A pad that is negative at some sizes crops there, and the other pad repeats what is left.
     """
+    demand(_is_read(size, begin, end), f"an element is left for mode={mode!r} to read")
     before, behind = larger(-begin, 0), larger(-end, 0)
     cropped = [part for part in (before, behind) if not (fixed(part) and part == 0)]
     if cropped:
         size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
-    is_read = (size >= 1) if cropped else (size >= 1) | (begin + end == 0)
-    demand(is_read, f"an element is left for mode={mode!r} to read")
     places = _repeated(F, size, F.arange(-begin, size + end), mode)
     return places if fixed(before) else places + before
 
@@ -226,21 +231,23 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if not is_cropped and len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
-        if fixed(data.shape[axis]) and data.shape[axis] == 0:
-            data = _pad_empty(F, data, axis, pairs[axis], mode)
+        if _is_read(data.shape[axis], *pairs[axis]) is False:
+            data = _pad_empty(data, axis, pairs[axis], mode)
         else:
             data = _picked(F, data, _positions(F, data.shape[axis], *pairs[axis], mode), axis=axis)
     return _crop(data, last)
 
 
-def _pad_empty(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
-    """Pads an axis without elements: there is nothing to repeat, nor anything to fill if another axis has none."""
-    reason = f"an element is left in axis {axis} for mode={mode!r} to read"
-    if not all(map(fixed, pair)):
-        demand(sum(pair) == 0, reason)
-        return data
-    demand(_others(data.shape, axis) == 0, f"{reason}, or none in another axis")
-    return F.nn.functional.pad(data, [*[0] * 2 * (data.ndim - 1 - axis), *pair])
+def _pad_empty(data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
+    """Pads an axis of which no element is left to repeat, nor one to fill where another axis has none."""
+    is_filled = _others(data.shape, axis) == 0
+    if fixed(data.shape[axis]) and data.shape[axis] == 0:
+        is_filled |= sum(pair) == 0
+    demand(is_filled, f"an element is left in axis {axis} for mode={mode!r} to read, or none in another axis")
+    sizes = [*data.shape]
+    sizes[axis] += sum(pair)
+    demand(sizes[axis] >= 0, f"the pads of axis {axis} crop no more than it has")
+    return data.new_zeros(sizes)
 
 
 @moves_elements
