@@ -24,7 +24,7 @@ def loses_weight(author: Author | None, node: ir.Node, row: Row, inputs: Sequenc
     names = author.names - author.quantised if author.quantised else author.names
     tensors = [value for i, value in enumerate(inputs) if row.input_name(i) not in row.static]
     weights = [v.value for v in tensors if isinstance(v, Constant) and v.weight and v.name in names]
-    if weights and "quantises" in row.traits and _is_dequantised(node):
+    if "quantises" in row.traits and getattr(inputs[0], "name", None) in names and _is_dequantised(node):
         return True  # in a training that knows of quantisation
     parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
     return any(_is_made_of(part, weights) for part in parts)
