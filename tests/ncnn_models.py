@@ -14,7 +14,7 @@ from onnx2nn.output.ncnn import NcnnModel
 from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()
-import torchvision  # noqa: E402
+import torchvision  # noqa: E402  # after the line above, without which it does not load
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 IMAGE = (torch.linspace(-1, 1, 3 * 64 * 64).reshape(1, 3, 64, 64),)

@@ -20,7 +20,7 @@ from torch import nn
 from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()
-import torchvision  # noqa: E402
+import torchvision  # noqa: E402  # after the line above, without which it does not load
 
 START, END = "<!-- measured -->", "<!-- end of what was measured -->"
 VISION = ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5", "efficientnet_b0")

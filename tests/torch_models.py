@@ -14,7 +14,7 @@ from scripts import torchvision_schemas
 from scripts.zoo.torch_definitions.examples import Discriminator, Generator, SuperResolution, WordLanguageModel
 
 torchvision_schemas.predefine()
-import torchvision  # noqa: E402
+import torchvision  # noqa: E402  # after the line above, without which it does not load
 
 
 @dataclass(frozen=True)

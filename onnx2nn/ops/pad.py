@@ -91,9 +91,14 @@ def _crop(data: Any, pads: Pairs) -> Any:
     return data[tuple(slice(-before or None, after or None) for before, after in pads)]
 
 
+def _crops(begin: Any, end: Any) -> list[Any]:
+    """Returns what pads that are negative, or may be, crop of an axis."""
+    return [part for part in (larger(-begin, 0), larger(-end, 0)) if not (fixed(part) and part == 0)]
+
+
 def _is_read(size: Any, begin: Any, end: Any) -> Any:
     """Returns whether an axis has an element to read, once it is cropped by the pads that are negative."""
-    cropped = [part for part in (larger(-begin, 0), larger(-end, 0)) if not (fixed(part) and part == 0)]
+    cropped = _crops(begin, end)
     return size - sum(cropped) >= 1 if cropped else (size >= 1) | (begin + end == 0)
 
 
@@ -102,9 +107,7 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
 
     A pad that is negative at some sizes crops there, and the other pad repeats what is left.
     """
-    demand(_is_read(size, begin, end), f"an element is left for mode={mode!r} to read")
-    before, behind = larger(-begin, 0), larger(-end, 0)
-    cropped = [part for part in (before, behind) if not (fixed(part) and part == 0)]
+    before, cropped = larger(-begin, 0), _crops(begin, end)
     if cropped:
         size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
     places = _repeated(F, size, F.arange(-begin, size + end), mode)
@@ -231,9 +234,11 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if not is_cropped and len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
-        if _is_read(data.shape[axis], *pairs[axis]) is False:
+        is_read = _is_read(data.shape[axis], *pairs[axis])
+        if is_read is False:
             data = _pad_empty(data, axis, pairs[axis], mode)
         else:
+            demand(is_read, f"an element is left for mode={mode!r} to read")
             data = _picked(F, data, _positions(F, data.shape[axis], *pairs[axis], mode), axis=axis)
     return _crop(data, last)
 

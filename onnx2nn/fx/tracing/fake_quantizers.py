@@ -73,9 +73,8 @@ class FakeQuantizers:
             return
         if x.spec.dtype is not torch.float32 or not _is_real(scale) or scale.dtype is not torch.float32:
             return
-        zeros = torch.zeros(scale.shape, dtype=torch.int32) if zero_point is None else zero_point
-        limits = _limits(result.node)
-        if limits is None or not _is_real(zeros) or zeros.is_floating_point() or zeros.shape != scale.shape:
+        zeros, limits = _zeros(scale, zero_point), _limits(result.node)
+        if limits is None or zeros is None or zeros.shape != scale.shape:
             return
         one = scale.numel() == 1 and scale.ndim <= min(1, x.ndim)
         if not one and (scale.ndim != 1 or attributes.get("block_size", 0)):
@@ -83,17 +82,15 @@ class FakeQuantizers:
         if not bool((torch.isfinite(scale) & (scale > 0)).all()):
             return
         axis = None if one else from_front(attributes.get("axis", 1), x.ndim)
-        self._quantised[result.node] = _Quantised(x, scale, zeros.to(torch.int32), axis, limits)
+        self._quantised[result.node] = _Quantised(x, scale, zeros, axis, limits)
 
     def _joined(self, attributes: Mapping[str, Any], x: Any, scale: Any, zero_point: Any = None) -> Tensor | None:
         """Returns the result of a layer, None where no QuantizeLinear with the same scale and zero point was noted."""
         found = self._quantised.get(x.node) if type(x) is Tensor else None
         if found is None or not _is_real(scale) or attributes.get("block_size", 0) or attributes.get("output_dtype", 0):
             return None
-        zeros = torch.zeros(scale.shape, dtype=torch.int32) if zero_point is None else zero_point
-        if not torch.equal(scale, found.scale) or not _is_real(zeros):
-            return None
-        if not torch.equal(zeros.to(torch.int32), found.zero_point):
+        zeros = _zeros(scale, zero_point)
+        if zeros is None or not torch.equal(scale, found.scale) or not torch.equal(zeros, found.zero_point):
             return None
         if found.axis is not None and from_front(attributes.get("axis", 1), x.ndim) != found.axis:
             return None
@@ -127,6 +124,13 @@ def _limits(node: fx.Node) -> tuple[int, int] | None:
     while isinstance(step, fx.Node) and step.target != "clamp":
         step = step.args[0] if step.args and step.target in ("to", torch.nan_to_num) else None
     return None if step is None else (step.args[1], step.args[2])
+
+
+def _zeros(scale: torch.Tensor, zero_point: Any) -> torch.Tensor | None:
+    """Returns a zero point in int32, zeros for an absent one; None where it is no constant of integers."""
+    if zero_point is None:
+        return torch.zeros(scale.shape, dtype=torch.int32)
+    return zero_point.to(torch.int32) if _is_real(zero_point) and not zero_point.is_floating_point() else None
 
 
 def _is_real(value: Any) -> bool:
