@@ -431,6 +431,20 @@ def test_pads_that_are_negative_at_some_sizes(mode: str, pads: str) -> None:
             module(torch.ones(1))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_that_are_negative_wherever_an_element_is_left(mode: str) -> None:
+    """That an element is left to read tells that they are; the crop before the first element was lost then."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[m] y)
+        <int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] minus = {{-1}}> {{
+            n = Shape(x) few = Less(n, one) given = Where(few, three, minus) all = Concat <axis = 0> (given, given)
+            y = Pad <mode = "{mode}"> (x, all)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (3, 4, 9):
+        x = torch.arange(1.0, size + 1)
+        check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
+
+
 @pytest.mark.parametrize("divided", ["Div (many, size)", "Mod (many, size)", "Div (most, size)", "Div (many, less)"])
 def test_no_size_is_divided_by_zero(divided: str) -> None:
     """ONNX Runtime refuses it too; the guard came later, or not at all, and Python's error in its place."""

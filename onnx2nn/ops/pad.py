@@ -111,7 +111,7 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
     if cropped:
         size, begin, end = size - sum(cropped), larger(begin, 0), larger(end, 0)
     places = _repeated(F, size, F.arange(-begin, size + end), mode)
-    return places if fixed(before) else places + before
+    return places if fixed(before) and before == 0 else places + before
 
 
 def _repeated(F: Any, size: Any, places: Any, mode: str) -> Any:
