@@ -363,6 +363,30 @@ def test_deep_networks():
     torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x.relu(), (4,)))
 
 
+@pytest.mark.parametrize("chained", ["Cast", "Reshape", "Transpose", "target"])
+def test_deep_constants(chained):
+    """Nor from a layer to its weights: 1500 nodes between a bias and its convolution, or a size and its Reshape."""
+    names = ["shape" if chained == "target" else "bias", *(f"h{i}" for i in range(1500))]
+    inputs = {"Reshape": ["shape"]}.get(chained, [])
+    attributes = {"Transpose": {"perm": [0, 1, 3, 2]}}.get(chained, {})
+    operator = "Cast" if chained == "target" else chained
+    kinds = itertools.cycle([TensorProto.INT32, TensorProto.INT64] if chained == "target" else [11, 1])
+    deep = [
+        helper.make_node(operator, [a, *inputs], [b], **({"to": next(kinds)} if operator == "Cast" else attributes))
+        for a, b in itertools.pairwise(names)
+    ]
+    if chained == "target":
+        deep.append(helper.make_node("Reshape", ["bias", names[-1]], ["last"]))
+    bias = deep[-1].output[0]
+    layer = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", ["c", bias], ["y"])]
+    constants = {"w": np.ones((2, 3, 1, 1), np.float32), "bias": np.full((1, 2, 1, 1), 2, np.float32)}
+    constants["shape"] = np.array([1, 2, 1, 1])
+    model = model_of([*deep, *layer], [numpy_helper.from_array(array, name) for name, array in constants.items()])
+    model.graph.input[0].CopyFrom(value_info("x", (None, 3, 4, 4)))
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(onnx2nn.load(model)(x), (x.sum(1, keepdim=True) + 2).expand(2, 2, 4, 4))
+
+
 def seeds():
     """Small models that together use every message of onnx.proto that is read."""
     branch = helper.make_graph(

@@ -1006,33 +1006,76 @@ def test_layers_of_keras_have_its_names() -> None:
     }
 
 
-def test_layers_of_paddle_have_its_names() -> None:
-    weights = [
-        numpy_helper.from_array(np.full(shape, 0.5, np.float32), name)
-        for name, shape in {
-            "conv2d_0.w_0": (4, 3, 1, 1),
-            "batch_norm2d_0.w_0": (4,),
-            "batch_norm2d_0.b_0": (4,),
-            "batch_norm2d_0.w_1": (4,),
-            "batch_norm2d_0.w_2": (4,),
-        }.items()
-    ]
-    nodes = [
-        helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["p2o.pd_op.conv2d.0.0"], "Conv.0"),
-        helper.make_node(
-            "BatchNormalization",
-            ["p2o.pd_op.conv2d.0.0", *(weight.name for weight in weights[1:])],
-            ["y"],
-            "BatchNormalization.0",
-        ),
-    ]
+@pytest.mark.parametrize("nodes", [False, True], ids=["initializers", "constants"])
+def test_layers_of_paddle_have_its_names(nodes: bool) -> None:
+    """The weights are nodes in the files of paddle2onnx up to 1.2."""
+    weights = {
+        "conv2d_0.w_0": (4, 3, 1, 1),
+        "batch_norm2d_0.w_0": (4,),
+        "batch_norm2d_0.b_0": (4,),
+        "batch_norm2d_0.w_1": (4,),
+        "batch_norm2d_0.w_2": (4,),
+    }
+    norm = ["p2o.pd_op.conv2d.0.0", *list(weights)[1:]]
+    module = _of_paddle(
+        weights,
+        [
+            helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["p2o.pd_op.conv2d.0.0"], "Conv.0"),
+            helper.make_node("BatchNormalization", norm, ["y"], "BatchNormalization.0"),
+        ],
+        nodes,
+    )
+    assert set(module.state_dict()) == {"conv2d_0.weight"} | {
+        f"batch_norm2d_0.{name}" for name in nn.BatchNorm2d(4).state_dict()
+    }
+
+
+@pytest.mark.parametrize("nodes", [False, True], ids=["initializers", "constants"])
+def test_layers_of_paddle_classification_have_its_names(nodes: bool) -> None:
+    """Static programs name weights so: PaddleClas, and PaddleOCR up to version 2. A bias is reshaped, then added."""
+    weights = {
+        "conv1_weights": (4, 3, 1, 1),
+        "conv1_bn_scale": (4,),
+        "conv1_bn_offset": (4,),
+        "conv1_bn_mean": (4,),
+        "conv1_bn_variance": (4,),
+        "se_1_weights": (4, 4, 1, 1),
+        "se_1_offset": (4,),
+    }
+    shape = numpy_helper.from_array(np.int64([1, 4, 1, 1]), "Constant@0")
+    module = _of_paddle(
+        weights,
+        [
+            helper.make_node("Conv", ["x", "conv1_weights"], ["conv2d_0.tmp_0"], "Conv@0"),
+            helper.make_node(
+                "BatchNormalization", ["conv2d_0.tmp_0", *list(weights)[1:5]], ["n.tmp_2"], "BatchNormalization@0"
+            ),
+            helper.make_node("Conv", ["n.tmp_2", "se_1_weights"], ["conv2d_1.tmp_0"], "Conv@1"),
+            helper.make_node("Constant", [], ["Constant@0"], value=shape),
+            helper.make_node("Reshape", ["se_1_offset", "Constant@0"], ["Reshape@0"], "Reshape@0"),
+            helper.make_node("Add", ["conv2d_1.tmp_0", "Reshape@0"], ["y"], "Add@0"),
+        ],
+        nodes,
+    )
+    expected = nn.ModuleDict({"conv1": nn.Conv2d(3, 4, 1, bias=False), "se_1": nn.Conv2d(4, 4, 1)})
+    expected["conv1_bn"] = nn.BatchNorm2d(4)
+    assert set(module.state_dict()) == set(expected.state_dict())
+    assert {name for name, _ in module.named_parameters()} == {name for name, _ in expected.named_parameters()}
+
+
+def _of_paddle(weights: dict[str, tuple[int, ...]], nodes: list[onnx.NodeProto], constants: bool) -> nn.Module:
+    """Imports a network of images `x`, with three channels, to `y`, with four."""
+    tensors = [numpy_helper.from_array(np.full(shape, 0.5, np.float32), name) for name, shape in weights.items()]
+    made = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in tensors] if constants else []
     ends = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", c, 5, 5]) for name, c in (("x", 3), ("y", 4))
     ]
-    graph = helper.make_graph(nodes, "PaddlePaddle", ends[:1], ends[1:], weights)
-    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8))
-    norm = {f"batch_norm2d_0.{name}" for name in nn.BatchNorm2d(4).state_dict()}
-    assert set(module.state_dict()) == {"conv2d_0.weight"} | norm
+    graph = helper.make_graph([*made, *nodes], "PaddlePaddle", ends[:1], ends[1:], [] if constants else tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    module = onnx2nn.load(model)
+    x = torch.randn(2, 3, 5, 5)
+    check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), "the network")
+    return module
 
 
 class _PartOfTable(nn.Module):

@@ -45,7 +45,7 @@ def weight_model():
         [numpy_helper.from_array(arrays["w"] + 1, "inner")],
     )
     nodes = [
-        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(arrays["w"] + 2, "c")),
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(arrays["w"] + 2, "value")),
         helper.make_node("Constant", [], ["condition"], value=numpy_helper.from_array(np.array(True))),
         helper.make_node("If", ["condition"], ["i"], then_branch=branch, else_branch=branch),
         helper.make_node("Sum", ["x", "w", "s", "c", "i"], ["y"]),
@@ -64,6 +64,24 @@ def check_weight_model(model, arrays):
     for name in ("then_branch", "else_branch"):
         inner = branch.attributes[name].value.initializers["inner"]
         np.testing.assert_array_equal(inner.const_value.numpy(), arrays["w"] + 1)
+
+
+def test_a_constant_with_the_name_of_its_value_is_an_initializer():
+    """Paddle2ONNX wrote weights so; a single number, or a tensor of another name, is one of the author's code."""
+    tensors = {"w": [1.0, 2.0], "number": 3.0, "other": [4.0, 5.0]}
+    names = {"w": "w", "number": "number", "other": ""}
+    made = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.float32(values), names[name]))
+        for name, values in tensors.items()
+    ]
+    total = helper.make_node("Sum", ["x", *tensors], ["y"])
+    model = read(model_of([total, *made]).SerializeToString())
+    assert [node.op_type for node in model.graph] == ["Constant", "Constant", "Sum"]
+    (value,) = model.graph.initializers.values()
+    assert value.name == "w"
+    np.testing.assert_array_equal(value.const_value.numpy(), tensors["w"])
+    with pytest.raises(ModelFileError, match="'w' is defined twice, the second time as output of a Constant node"):
+        read(model_of([total, *made, made[0]]).SerializeToString())
 
 
 def sources(proto, folder):

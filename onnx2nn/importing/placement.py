@@ -161,8 +161,8 @@ def layer_name(node: ir.Node, step: int, weight: str) -> LayerName:
 _WEIGHT = re.compile(r"(weight|w_\d+)(_quantized)?")
 """Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`), and of the integers of a quantised one."""
 
-_SUFFIXED = re.compile(r"(.+)_(?:w|weight|kernel|scale|gamma)(?:_\d+)?")
-"""Names of a layer's weight in MXNet and Caffe2: `conv0_weight`, `conv2_1/x1_w_0`."""
+_SUFFIXED = re.compile(r"(.+)_(?:w|weights?|kernel|scale|gamma)(?:_\d+)?")
+"""Names of a layer's weight in MXNet, Caffe2 and PaddleClas: `conv0_weight`, `conv2_1/x1_w_0`, `conv1_weights`."""
 
 _NUMBERED = re.compile(r"\w+__\d+")
 """Names of nodes that tf2onnx added; only their weights have the scope in their names."""

@@ -90,7 +90,13 @@ class Deserializer:
             _define(scope, value, "graph input")
         initializers = self._initializers(proto, scope, infos)
         scopes.append(scope)
-        nodes = self._nodes(proto.node, scopes, infos, depth)
+        tensors: list[onnx.NodeProto] = []
+        protos: list[onnx.NodeProto] = []
+        for node in proto.node:
+            (tensors if _is_initializer(node) else protos).append(node)
+        self._count(len(tensors))
+        initializers += [self._initializer(node, scope, infos) for node in tensors]
+        nodes = self._nodes(protos, scopes, infos, depth)
         outputs = [self._output(info.name, scopes, nodes) for info in proto.output]
         scopes.pop()
         # Up to IR version 3 every initializer had to be listed as an input. A caller gives it no value, in any
@@ -147,18 +153,20 @@ class Deserializer:
                 info = infos.get(name)  # with the exporter's note of the values that it folded
                 value = ir.Value(name=name, metadata_props=None if info is None else metadata_of(info.metadata_props))
                 _define(scope, value, "initializer")
-            value.const_value = tensor
-            value.type = ir.TensorType(tensor.dtype)
-            value.shape = tensor.shape  # type: ignore[assignment]
-            values.append(value)
+            values.append(_holding(value, tensor))
         return values
+
+    def _initializer(self, proto: onnx.NodeProto, scope: _Scope, infos: dict[str, onnx.ValueInfoProto]) -> ir.Value:
+        """Returns the initializer that a node is, see `_is_initializer`."""
+        (name,) = proto.output
+        value = self._declare(name, infos.get(name), None)
+        _define(scope, value, f"output of a {proto.op_type} node")
+        return _holding(value, self._tensors.read(proto.attribute[0].t))
 
     def _nodes(
         self, protos: Sequence[onnx.NodeProto], scopes: list[_Scope], infos: dict[str, Any], depth: int
     ) -> list[ir.Node]:
-        self._body.nodes += len(protos)
-        self._account.stored_nodes += len(protos)
-        self._account.check("nodes", self._account.stored_nodes, "The number of nodes in the file is")
+        self._count(len(protos))
         protos = list(protos)  # each of these objects would be made anew by a second walk
         # All outputs are declared first: in real files a node may come before the producer of its input, though the
         # specification asks for sorted nodes.
@@ -177,6 +185,11 @@ class Deserializer:
             return self._graph(inner, scopes, depth + 1)
 
         return [self._node(proto, values, scopes, subgraph) for proto, values in zip(protos, outputs, strict=True)]
+
+    def _count(self, nodes: int) -> None:
+        self._body.nodes += nodes
+        self._account.stored_nodes += nodes
+        self._account.check("nodes", self._account.stored_nodes, "The number of nodes in the file is")
 
     def _node(
         self, proto: onnx.NodeProto, outputs: list[ir.Value], scopes: list[_Scope], subgraph: GraphReader
@@ -249,6 +262,29 @@ class Deserializer:
 
 # Index of a node's output until the node is built.
 _PENDING = -1
+
+
+def _is_initializer(proto: onnx.NodeProto) -> bool:
+    """Returns whether a node is an initializer in another place: a tensor with dimensions, under its value's name.
+
+    Paddle2ONNX wrote all weights so until version 1.2, with the names that they have in the author's program. A single
+    number, and a tensor of another name or none, is one of the author's code.
+    """
+    if proto.op_type != "Constant" or proto.domain or proto.input or len(proto.attribute) != 1:
+        return False
+    attribute = proto.attribute[0]
+    if attribute.name != "value" or attribute.type != onnx.AttributeProto.TENSOR or attribute.ref_attr_name:
+        return False
+    tensor = attribute.t
+    return bool(tensor.name and tensor.dims) and list(proto.output) == [tensor.name]
+
+
+def _holding(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    """Returns a value made an initializer with a tensor."""
+    value.const_value = tensor
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = tensor.shape  # type: ignore[assignment]
+    return value
 
 
 def _define(scope: _Scope, value: ir.Value, what: str) -> None:

@@ -18,6 +18,10 @@ from onnx2nn.rewrite.patterns import origin, tensor_of
 
 _FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
 """Operators, besides Transpose, that exporters leave between a weight and its reader."""
+
+_DEEPEST = 64
+"""The most nodes that are followed; a file may chain any number of them."""
+
 _SIZES = (2, 3, 5, 7, 11, 13, 16)
 """Sizes of dynamic dimensions in samples; from the last one on, further dimensions count up."""
 
@@ -152,24 +156,24 @@ class ValueFacts:
         array = self.array(value)
         return None if array is None or array.size != 1 or array.dtype.kind not in "fiu" else float(array.reshape(()))
 
-    def ints(self, value: ir.Value | None) -> list[int | None] | None:
+    def ints(self, value: ir.Value | None, depth: int = _DEEPEST) -> list[int | None] | None:
         """Returns the elements of a shape value.
 
         Returns:
             One integer for each element, None in the place of an element that is known at run time only. None instead
-            of a list where the number of elements is unknown.
+            of a list where the number of elements does not follow from at most `depth` nodes.
         """
         array = self.array(value)
         if array is not None:
             return [int(item) for item in array.reshape(-1)] if array.dtype.kind in "iub" else None
         node = None if value is None else value.producer()
-        if node is None:
+        if node is None or not depth:
             return None
         if node.op_type == "Concat":
-            parts = [self.ints(part) for part in node.inputs]
+            parts = [self.ints(part, depth - 1) for part in node.inputs]
             return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
         if node.op_type == "Cast":
-            return self.ints(node.inputs[0])
+            return self.ints(node.inputs[0], depth - 1)
         source = node.inputs[0] if node.op_type == "Shape" else None
         if source is not None and source.shape is not None:  # `rank` would come back here, again and again
             start, end = (node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end"))
@@ -200,13 +204,13 @@ class ValueFacts:
             return list(node.attributes["axes"].as_ints())
         return None if len(node.inputs) < 2 else [axis for axis in self.ints(node.inputs[1]) or () if axis is not None]
 
-    def constant_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+    def constant_shape(self, value: ir.Value | None, depth: int = _DEEPEST) -> tuple[int, ...] | None:
         """Returns the shape of a constant without evaluating it, None for any other value.
 
-        Constants are initializers, outputs of Constant nodes, and outputs of Cast, Transpose, Unsqueeze,
-        DequantizeLinear and Identity nodes on them: exporters leave these nodes in their files.
+        Constants are initializers, outputs of Constant nodes, and outputs of Cast, Transpose, Unsqueeze, Reshape,
+        DequantizeLinear and Identity nodes on them, at most `depth`: exporters leave these nodes in their files.
         """
-        if value is None:
+        if value is None or not depth:
             return None
         value = origin(value)
         tensor = tensor_of(value)
@@ -216,24 +220,34 @@ class ValueFacts:
         if node is None or node.domain or not node.inputs:
             return None
         if node.op_type == "Unsqueeze":
-            return self._unsqueezed(node)
+            return self._unsqueezed(node, depth - 1)
+        if node.op_type == "Reshape":
+            return self._reshaped(node, depth - 1)
         if node.op_type not in _FOLDABLE and node.op_type != "Transpose":
             return None
-        shapes = [self.constant_shape(v) for v in node.inputs]
+        shapes = [self.constant_shape(v, depth - 1) for v in node.inputs]
         shape = shapes[0]
         if any(s is None for s in shapes) or shape is None or node.op_type in _FOLDABLE:
             return None if any(s is None for s in shapes) else shape
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
 
-    def _unsqueezed(self, node: ir.Node) -> tuple[int, ...] | None:
+    def _unsqueezed(self, node: ir.Node, depth: int) -> tuple[int, ...] | None:
         """Returns the constant shape of an Unsqueeze node's output."""
-        shape, axes = self.constant_shape(node.inputs[0]), self.axes(node)
+        shape, axes = self.constant_shape(node.inputs[0], depth), self.axes(node)
         if shape is None or axes is None:
             return None
         rank, sizes = len(shape) + len(axes), iter(shape)
         new = {axis % rank for axis in axes}
         return tuple(1 if axis in new else next(sizes) for axis in range(rank)) if len(new) == len(axes) else None
+
+    def _reshaped(self, node: ir.Node, depth: int) -> tuple[int, ...] | None:
+        """Returns the constant shape of a Reshape node's output where its target has each size."""
+        shape, target = self.constant_shape(node.inputs[0], depth), self._target_shape(node.outputs[0])
+        if shape is None or target is None:
+            return None
+        sizes = tuple(size for size in target if isinstance(size, int) and size > 0)
+        return sizes if len(sizes) == len(target) and math.prod(sizes) == math.prod(shape) else None
 
     def channels(self, value: ir.Value, data: ir.Value) -> int | None:
         """Returns the size of a constant that has one element for each channel of `data`, None for any other value.
@@ -246,16 +260,16 @@ class ValueFacts:
         own = shape[len(shape) - rank + 1 :]
         return own[0] if math.prod(shape) == own[0] else None
 
-    def is_float(self, value: ir.Value) -> bool:
-        """Returns whether a constant has a floating-point dtype."""
+    def is_float(self, value: ir.Value, depth: int = _DEEPEST) -> bool:
+        """Returns whether a constant is known, from at most `depth` nodes, to have a floating-point dtype."""
         value = origin(value)
         tensor = tensor_of(value)
         kind = value.dtype if tensor is None else tensor.dtype
         if kind is not None:
             return ir.DataType(kind).is_floating_point()
         node = value.producer()
-        if node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
-            return self.is_float(node.inputs[0])
+        if node is not None and node.op_type in ("Reshape", "Transpose") and node.inputs[0] is not None and depth:
+            return self.is_float(node.inputs[0], depth - 1)
         return node is not None and node.op_type == "DequantizeLinear"
 
     def is_exporter_default(self, value: ir.Value, number: float) -> bool:
@@ -268,7 +282,7 @@ class ValueFacts:
         array = self.array(value)
         return array is not None and bool((array == number).all())
 
-    def rank(self, value: ir.Value, depth: int = 64) -> int | None:
+    def rank(self, value: ir.Value, depth: int = _DEEPEST) -> int | None:
         """Returns the rank of a value, None where it does not follow from at most `depth` nodes before it."""
         if value.shape is not None:
             return len(value.shape)
