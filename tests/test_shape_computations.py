@@ -445,6 +445,26 @@ def test_pads_that_are_negative_wherever_an_element_is_left(mode: str) -> None:
         check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
 
 
+@pytest.mark.parametrize("pads", ["odd, minus", "minus, odd", "odd, zero", "minus, zero"])
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_of_an_axis_that_has_elements_where_they_are_not_zero(mode: str, pads: str) -> None:
+    """Without elements they are 0, which reads none; a file whose pads leave nothing elsewhere was refused."""
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 19]> g (float[n] x) => (float[m] y)
+        <int64[1] two = {{2}}, int64[1] zero = {{0}}> {{
+            n = Shape(x) odd = Mod(n, two) minus = Neg(odd) part = Slice(x, zero, odd, zero)
+            all = Concat <axis = 0> ({pads}) y = Pad <mode = "{mode}"> (part, all)
+        }}""")
+    module = onnx2nn.load(model)
+    for size in (0, 2, 8):
+        assert module(torch.ones(size)).shape == (0,), size
+    for size in (1, 3):
+        if "minus" in pads:  # as in ONNX Runtime, also where nothing is added to the nothing that is left
+            with pytest.raises(ValueError, match=r"n % 2 == 0 is needed by node 'y' \(Pad\): an element is left"):
+                module(torch.ones(size))
+        else:  # ONNX Runtime reflects no single element
+            torch.testing.assert_close(module(torch.full((size,), 3.0)), torch.full((2,), 3.0))
+
+
 @pytest.mark.parametrize("divided", ["Div (many, size)", "Mod (many, size)", "Div (most, size)", "Div (many, less)"])
 def test_no_size_is_divided_by_zero(divided: str) -> None:
     """ONNX Runtime refuses it too; the guard came later, or not at all, and Python's error in its place."""

@@ -97,9 +97,10 @@ def _crops(begin: Any, end: Any) -> list[Any]:
 
 
 def _is_read(size: Any, begin: Any, end: Any) -> Any:
-    """Returns whether an axis has an element to read, once it is cropped by the pads that are negative."""
+    """Returns whether an axis, cropped by the pads that are negative, has an element to read, or stays empty."""
     cropped = _crops(begin, end)
-    return size - sum(cropped) >= 1 if cropped else (size >= 1) | (begin + end == 0)
+    stays_empty = (begin + end == 0) & (size == 0) if cropped else begin + end == 0
+    return (size - sum(cropped) >= 1) | stays_empty
 
 
 def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
