@@ -207,25 +207,16 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     """
     if value is None:
         return
-    value = origin(value)
-    if isinstance(pattern, Var):
-        known = match.get(pattern.name)
-        value = uncast(value) if pattern.constant else value
-        if pattern.constant and tensor_of(value) is None:
-            return
-        if not pattern.name or known is value or (isinstance(known, ir.Node) and known.outputs[0] is value):
-            yield match
-        elif known is None:
-            yield {**match, pattern.name: value}
-        return
-    if isinstance(pattern, Number):
-        if is_number(value, pattern.value):
-            yield match
+    if isinstance(pattern, (Var, Number)):
+        found = _match_of_leaf(value, pattern, match)
+        if found is not None:
+            yield found
         return
     if isinstance(pattern, Either):
         for one in pattern.patterns:
             yield from matches(value, one, match)
         return
+    value = origin(value)
     node = value.producer()
     if node is None or node.op_type not in pattern.names or value is not node.outputs[0]:
         return
@@ -255,6 +246,26 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
         yield from _all_match(inputs, pattern.inputs, match)
 
 
+def _match_of_leaf(value: ir.Value | None, pattern: Var | Number, match: Match) -> Match | None:
+    """Returns the one match of a pattern that looks at no node before the value, None where there is none."""
+    if value is None:
+        return None
+    value = origin(value)
+    if isinstance(pattern, Number):
+        return match if is_number(value, pattern.value) else None
+    if pattern.constant:
+        value = uncast(value)
+        if tensor_of(value) is None:
+            return None
+    name = pattern.name
+    if not name:
+        return match
+    known = match.get(name)
+    if known is None:
+        return {**match, name: value}
+    return match if known is value or (isinstance(known, ir.Node) and known.outputs[0] is value) else None
+
+
 def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
     """Returns the match of `pattern` with a number; a number from a dynamic dimension matches variables only."""
 
@@ -282,11 +293,16 @@ def _fits_below(pattern: Op, below: frozenset[str]) -> bool:
 
 
 def _all_match(values: Sequence[ir.Value | None], patterns: Sequence[Any], match: Match) -> Iterator[Match]:
-    if not patterns:
-        yield match
-        return
-    for found in matches(values[0], patterns[0], match):
-        yield from _all_match(values[1:], patterns[1:], found)
+    for place, pattern in enumerate(patterns):
+        if not isinstance(pattern, (Var, Number)):
+            for found in matches(values[place], pattern, match):
+                yield from _all_match(values[place + 1 :], patterns[place + 1 :], found)
+            return
+        leaf = _match_of_leaf(values[place], pattern, match)
+        if leaf is None:
+            return
+        match = leaf
+    yield match
 
 
 def _has(node: ir.Node, attributes: Mapping[str, Any]) -> bool:

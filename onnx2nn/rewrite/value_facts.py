@@ -94,6 +94,25 @@ def _rank_behind(node: ir.Node, facts: ValueFacts, depth: int) -> int | None:
     return _combined_rank(node, ranks)
 
 
+def _unsqueezed(node: ir.Node, facts: ValueFacts, depth: int) -> tuple[int, ...] | None:
+    """Returns the constant shape of an Unsqueeze node's output."""
+    shape, axes = facts.constant_shape(node.inputs[0], depth), facts.axes(node)
+    if shape is None or axes is None:
+        return None
+    rank, sizes = len(shape) + len(axes), iter(shape)
+    new = {axis % rank for axis in axes}
+    return tuple(1 if axis in new else next(sizes) for axis in range(rank)) if len(new) == len(axes) else None
+
+
+def _reshaped(node: ir.Node, facts: ValueFacts, depth: int) -> tuple[int, ...] | None:
+    """Returns the constant shape of a Reshape node's output where its target has each size."""
+    shape, target = facts.constant_shape(node.inputs[0], depth), facts.target_shape(node.outputs[0])
+    if shape is None or target is None:
+        return None
+    sizes = tuple(size for size in target if isinstance(size, int) and size > 0)
+    return sizes if len(sizes) == len(target) and math.prod(sizes) == math.prod(shape) else None
+
+
 class ValueFacts:
     """Answers questions about values from the graph alone, before the import.
 
@@ -220,9 +239,9 @@ class ValueFacts:
         if node is None or node.domain or not node.inputs:
             return None
         if node.op_type == "Unsqueeze":
-            return self._unsqueezed(node, depth - 1)
+            return _unsqueezed(node, self, depth - 1)
         if node.op_type == "Reshape":
-            return self._reshaped(node, depth - 1)
+            return _reshaped(node, self, depth - 1)
         if node.op_type not in _FOLDABLE and node.op_type != "Transpose":
             return None
         shapes = [self.constant_shape(v, depth - 1) for v in node.inputs]
@@ -231,23 +250,6 @@ class ValueFacts:
             return None if any(s is None for s in shapes) else shape
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
-
-    def _unsqueezed(self, node: ir.Node, depth: int) -> tuple[int, ...] | None:
-        """Returns the constant shape of an Unsqueeze node's output."""
-        shape, axes = self.constant_shape(node.inputs[0], depth), self.axes(node)
-        if shape is None or axes is None:
-            return None
-        rank, sizes = len(shape) + len(axes), iter(shape)
-        new = {axis % rank for axis in axes}
-        return tuple(1 if axis in new else next(sizes) for axis in range(rank)) if len(new) == len(axes) else None
-
-    def _reshaped(self, node: ir.Node, depth: int) -> tuple[int, ...] | None:
-        """Returns the constant shape of a Reshape node's output where its target has each size."""
-        shape, target = self.constant_shape(node.inputs[0], depth), self._target_shape(node.outputs[0])
-        if shape is None or target is None:
-            return None
-        sizes = tuple(size for size in target if isinstance(size, int) and size > 0)
-        return sizes if len(sizes) == len(target) and math.prod(sizes) == math.prod(shape) else None
 
     def channels(self, value: ir.Value, data: ir.Value) -> int | None:
         """Returns the size of a constant that has one element for each channel of `data`, None for any other value.
@@ -295,7 +297,7 @@ class ValueFacts:
 
     def _rank_of_result(self, value: ir.Value, depth: int) -> int | None:
         """Returns the rank of a value of which the graph tells no shape, from the nodes before it."""
-        tensor, target, node = tensor_of(value), self._target_shape(value), value.producer()
+        tensor, target, node = tensor_of(value), self.target_shape(value), value.producer()
         if target is not None:
             return len(target)
         if tensor is not None:
@@ -310,7 +312,7 @@ class ValueFacts:
         """Returns a value's shape, with a small size for each dynamic dimension; None where its rank is unknown."""
         if value.shape is not None:
             return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
-        target = self._target_shape(value)
+        target = self.target_shape(value)
         if target is None:
             array = self.array(value)
             return None if array is None else array.shape
@@ -318,14 +320,14 @@ class ValueFacts:
 
     def declared(self, value: ir.Value) -> list[int | None] | None:
         """Returns a value's shape, with None for each dynamic dimension; None where its rank is unknown."""
-        target = self._target_shape(value)
+        target = self.target_shape(value)
         known = None if target is None else [size if size is not None and size > 0 else None for size in target]
         if value.shape is None or (known is not None and len(known) != len(value.shape)):
             return known
         given = known or [None] * len(value.shape)
         return [dim if isinstance(dim, int) else size for dim, size in zip(value.shape, given, strict=True)]
 
-    def _target_shape(self, value: ir.Value) -> list[int | None] | None:
+    def target_shape(self, value: ir.Value) -> list[int | None] | None:
         """Returns the shape that a Reshape or Transpose gives a value; None for each size known at run time only."""
         node = value.producer()
         if node is None or node.domain:
