@@ -109,6 +109,35 @@ def test_commands_import_no_sympy() -> None:
     _printed(code, model)
 
 
+_BLOCKED = """
+import logging, sys, warnings
+warnings.simplefilter("ignore"); logging.disable(50)
+import torch, onnx2nn
+from onnx.backend.test.loader import load_model_tests
+onnx2nn.load
+class Blocker:
+    def find_spec(self, name, path, target=None):
+        if name in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes", "torch._inductor", "sympy"):
+            print(case.name, name)
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocker())
+count = 0
+for case in [*load_model_tests(kind="node"), *load_model_tests(kind="simple")]:
+    try:
+        onnx2nn.load(case.model if case.model is not None else f"{case.model_dir}/model.onnx")
+        count += 1
+    except Exception:  # the cases that no importer takes are counted by other tests
+        pass
+print(count)
+"""
+
+
+def test_no_operator_needs_torchs_compiler_to_load() -> None:
+    """A call on meta tensors may be a Python program of torch's that imports its compiler, for a second or two."""
+    (count,) = _printed(_BLOCKED)
+    assert int(count) > 1800
+
+
 def test_symbolic_dimensions_compute() -> None:
     """What onnx_ir needs sympy for works after `load`, which has not imported it."""
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -122,10 +123,9 @@ def _scalar_tensor(sizes: Sizes, s: Any, *, dtype: torch.dtype | None = None, **
 def _arange(sizes: Sizes, *bounds: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
     if not 1 <= len(bounds) <= 3 or any(name in options for name in ("start", "end", "step")):
         raise Uncovered
-    if all(type(bound) in (int, float) for bound in bounds):
-        made = run(torch.arange, *bounds, dtype=dtype, device="meta")
-        return Spec(tuple(made.shape), made.dtype)
     start, end, step = ((0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1))[:3]
+    if all(type(bound) in (int, float) for bound in bounds):
+        return _range_of_numbers(start, end, step, dtype)
     if not is_number(start, end) or type(step) is not int or step == 0:
         raise Uncovered
     sign = 1 if step > 0 else -1
@@ -133,6 +133,19 @@ def _arange(sizes: Sizes, *bounds: Any, dtype: torch.dtype | None = None, **opti
     sizes.require(at_least_zero(distance), "start and end of arange")
     length = (distance + (abs(step) - 1)) // abs(step)
     return Spec((length,), torch.int64 if dtype is None else dtype)
+
+
+def _range_of_numbers(start: float, end: float, step: float, dtype: torch.dtype | None) -> Spec:
+    """Its length is computed in float64, unless all are integers; torch's own on a meta tensor imports its compiler."""
+    whole = all(type(bound) is int for bound in (start, end, step))
+    distance = (end - start) * (1 if step > 0 else -1)
+    rounded = not whole and dtype is not None and not dtype.is_floating_point  # torch rounds the bounds first
+    if step == 0 or rounded or not 0 <= distance < math.inf:
+        raise Uncovered
+    length = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    if dtype is None:
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    return Spec((int(length),), dtype)
 
 
 @rule(torch.eye)

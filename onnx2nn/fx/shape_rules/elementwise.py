@@ -111,7 +111,9 @@ def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
     if common_dtype(condition) is not torch.bool:  # torch takes bytes on some devices only
         raise Uncovered
     specs = [value for value in (condition, input, other) if isinstance(value, Spec)]
-    found = dtypes(operator.add, (_one_of(input), _one_of(other)), {})
+    chosen = _one_of(input), _one_of(other)
+    of_numbers = len(specs) == 1
+    found = dtypes(torch.where, (condition, *chosen), {}) if of_numbers else dtypes(operator.add, chosen, {})
     booleans = all(isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool for value in (input, other))
     return with_dtypes(broadcast(sizes, [shape_of(spec) for spec in specs]), torch.bool if booleans else found)
 

@@ -286,6 +286,9 @@ _OPERATORS = frozenset(
 )
 """Names of functions of two operands, of which a tensor is never taken for a number."""
 
+_BOUNDED = frozenset({"clamp", "clip"})
+"""Names of functions whose bounds are tensors or numbers; a tensor is not taken for a number there either."""
+
 _SHIFTS = frozenset({"lshift", "rshift"})
 """Names of functions of which the CPU takes booleans and meta tensors do not."""
 
@@ -300,8 +303,9 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     generator.
     """
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
-    specs = [value for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
-    plain = name.strip("_") in _OPERATORS and len(args) == 2 and not kwargs
+    specs = [*filter(_is_spec, (*args, *kwargs.values()))]
+    named_tensors = any(map(_is_spec, kwargs.values()))
+    plain = name in _BOUNDED or (name.strip("_") in _OPERATORS and len(args) == 2 and not named_tensors)
     first = len(specs) == 1 and bool(args) and args[0] is specs[0]
     boolean = any(spec.dtype is torch.bool for spec in specs)
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
@@ -320,6 +324,10 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         except Uncovered:
             pass
     return None
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, Spec)
 
 
 def run(function: Any, *args: Any, **kwargs: Any) -> Any:
