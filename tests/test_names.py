@@ -1006,21 +1006,24 @@ def test_layers_of_keras_have_its_names() -> None:
     }
 
 
+@pytest.mark.parametrize("copies", [False, True], ids=["weights", "copies"])
 @pytest.mark.parametrize("nodes", [False, True], ids=["initializers", "constants"])
-def test_layers_of_paddle_have_its_names(nodes: bool) -> None:
-    """The weights are nodes in the files of paddle2onnx up to 1.2."""
-    weights = {
+def test_layers_of_paddle_have_its_names(nodes: bool, copies: bool) -> None:
+    """The weights are nodes in the files of paddle2onnx up to 1.2; a pass of Paddle copies and renames them."""
+    shapes = {
         "conv2d_0.w_0": (4, 3, 1, 1),
         "batch_norm2d_0.w_0": (4,),
         "batch_norm2d_0.b_0": (4,),
         "batch_norm2d_0.w_1": (4,),
         "batch_norm2d_0.w_2": (4,),
     }
-    norm = ["p2o.pd_op.conv2d.0.0", *list(weights)[1:]]
+    weights = {f"{name}_deepcopy_{i}" if copies else name: shape for i, (name, shape) in enumerate(shapes.items())}
+    conv, *norm = weights
+    norm = ["p2o.pd_op.conv2d.0.0", *norm]
     module = _of_paddle(
         weights,
         [
-            helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["p2o.pd_op.conv2d.0.0"], "Conv.0"),
+            helper.make_node("Conv", ["x", conv], ["p2o.pd_op.conv2d.0.0"], "Conv.0"),
             helper.make_node("BatchNormalization", norm, ["y"], "BatchNormalization.0"),
         ],
         nodes,

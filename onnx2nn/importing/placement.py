@@ -158,8 +158,9 @@ def layer_name(node: ir.Node, step: int, weight: str) -> LayerName:
     return LayerName(split_path(name), nameless=True)
 
 
-_WEIGHT = re.compile(r"(weight|w_\d+)(_quantized)?")
-"""Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`), and of the integers of a quantised one."""
+_WEIGHT = re.compile(r"(weight|w_\d+)(_deepcopy_\d+)?(_quantized)?")
+"""Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`), also of Paddle's copies, and of the integers of a
+quantised one."""
 
 _SUFFIXED = re.compile(r"(.+)_(?:w|weights?|kernel|scale|gamma)(?:_\d+)?")
 """Names of a layer's weight in MXNet, Caffe2 and PaddleClas: `conv0_weight`, `conv2_1/x1_w_0`, `conv1_weights`."""

@@ -287,7 +287,7 @@ _OPERATORS = frozenset(
 """Names of functions of two operands, of which a tensor is never taken for a number."""
 
 _BOUNDED = frozenset({"clamp", "clip"})
-"""Names of functions whose bounds are tensors or numbers; a tensor is not taken for a number there either."""
+"""Names of functions with two bounds. A tensor is taken for a number only beside a number."""
 
 _SHIFTS = frozenset({"lshift", "rshift"})
 """Names of functions of which the CPU takes booleans and meta tensors do not."""
@@ -304,8 +304,10 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
     specs = [*filter(_is_spec, (*args, *kwargs.values()))]
-    named_tensors = any(map(_is_spec, kwargs.values()))
-    plain = name in _BOUNDED or (name.strip("_") in _OPERATORS and len(args) == 2 and not named_tensors)
+    if name in _BOUNDED:
+        plain = all(_is_spec(value) or value is None for value in (*args, *kwargs.values()))
+    else:
+        plain = name.strip("_") in _OPERATORS and len(args) == 2 and not any(map(_is_spec, kwargs.values()))
     first = len(specs) == 1 and bool(args) and args[0] is specs[0]
     boolean = any(spec.dtype is torch.bool for spec in specs)
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
