@@ -359,7 +359,7 @@ def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) 
     dtype = spec.dtype.numpy()
     if spec.dtype == ir.DataType.BOOL:
         return np.ones(shape, dtype) if _is_mask(spec) else rng.integers(0, 2, shape).astype(dtype)
-    if spec.dtype.is_integer():
+    if spec.dtype.is_integer() or spec.limit is not None:  # Keras gives an Embedding floats
         return _integers(spec, shape, rng).astype(dtype)
     if dtype.kind == "c":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
