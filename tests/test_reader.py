@@ -67,21 +67,28 @@ def check_weight_model(model, arrays):
 
 
 def test_a_constant_with_the_name_of_its_value_is_an_initializer():
-    """Paddle2ONNX wrote weights so; a single number, or a tensor of another name, is one of the author's code."""
-    tensors = {"w": [1.0, 2.0], "number": 3.0, "other": [4.0, 5.0]}
-    names = {"w": "w", "number": "number", "other": ""}
+    """Paddle2ONNX wrote weights so; a number, integers, or a tensor of another name are of the author's code."""
+    tensors = {"w": [1.0, 2.0], "number": 3.0, "other": [4.0, 5.0], "axes": [6, 7]}
     made = [
-        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.float32(values), names[name]))
+        helper.make_node(
+            "Constant",
+            [],
+            [name],
+            value=numpy_helper.from_array(
+                np.array(values, np.int64 if name == "axes" else np.float32), "" if name == "other" else name
+            ),
+        )
         for name, values in tensors.items()
     ]
-    total = helper.make_node("Sum", ["x", *tensors], ["y"])
-    model = read(model_of([total, *made]).SerializeToString())
-    assert [node.op_type for node in model.graph] == ["Constant", "Constant", "Sum"]
+    floats = helper.make_node("Cast", ["axes"], ["converted"], to=TensorProto.FLOAT)
+    total = helper.make_node("Sum", ["x", "w", "number", "other", "converted"], ["y"])
+    model = read(model_of([total, floats, *made]).SerializeToString())
+    assert sorted(node.op_type for node in model.graph) == ["Cast", "Constant", "Constant", "Constant", "Sum"]
     (value,) = model.graph.initializers.values()
     assert value.name == "w"
     np.testing.assert_array_equal(value.const_value.numpy(), tensors["w"])
     with pytest.raises(ModelFileError, match="'w' is defined twice, the second time as output of a Constant node"):
-        read(model_of([total, *made, made[0]]).SerializeToString())
+        read(model_of([total, floats, *made, made[0]]).SerializeToString())
 
 
 def sources(proto, folder):

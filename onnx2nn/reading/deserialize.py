@@ -264,11 +264,17 @@ class Deserializer:
 _PENDING = -1
 
 
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE}
+)
+
+
 def _is_initializer(proto: onnx.NodeProto) -> bool:
-    """Returns whether a node is an initializer in another place: a tensor with dimensions, under its value's name.
+    """Returns whether a node is an initializer in another place: floats with dimensions, under their value's name.
 
     Paddle2ONNX wrote all weights so until version 1.2, with the names that they have in the author's program. A single
-    number, and a tensor of another name or none, is one of the author's code.
+    number, integers (axes and shapes, which some builders name too) and a tensor of another name or none are constants
+    of the author's code.
     """
     if proto.op_type != "Constant" or proto.domain or proto.input or len(proto.attribute) != 1:
         return False
@@ -276,7 +282,7 @@ def _is_initializer(proto: onnx.NodeProto) -> bool:
     if attribute.name != "value" or attribute.type != onnx.AttributeProto.TENSOR or attribute.ref_attr_name:
         return False
     tensor = attribute.t
-    return bool(tensor.name and tensor.dims) and list(proto.output) == [tensor.name]
+    return tensor.data_type in _FLOATS and bool(tensor.name and tensor.dims) and list(proto.output) == [tensor.name]
 
 
 def _holding(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
