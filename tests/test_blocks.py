@@ -470,6 +470,50 @@ def test_a_layer_without_a_name_that_several_modules_use() -> None:
     assert {"blocks.0.conv.weight", "blocks.1.conv.weight"} < module.state_dict().keys()
 
 
+class Between(nn.Module):
+    """Computes a weight, between 0 and 1, of another, in a module of its own."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.exp() / (1 + weight.exp())
+
+
+class OfComputed(nn.Module):
+    """A layer that computes its weight in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log, self.between = nn.Parameter(torch.randn(4, 4) / 2), Between()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.between(self.log)).tanh()
+
+
+class ThreeTimes(nn.Module):
+    """Calls a layer on its own results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = OfComputed(), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layer(self.layer(self.layer(x))))
+
+
+def test_each_call_of_a_layer_computes_its_weight() -> None:
+    """The older exporter computes it once for all calls; all of them were one call of a block."""
+    original = seeded(ThreeTimes).eval()
+    x = torch.randn(5, 4)
+    path = EXPORTERS["torchscript"]("computed weight", original, (x,))
+    module, called = onnx2nn.load(path), list[str]()
+    check_same(run(module.layer, (x,)), run(original.layer, (x,)), "the layer")
+    check_same(run(module.layer.between, (x,)), run(original.layer.between, (x,)), "its weight")
+    module.layer.register_forward_hook(lambda *_: called.append("layer"))
+    module.layer.between.register_forward_hook(lambda *_: called.append("between"))
+    check_same(run(module, (x,)), run(original, (x,)), "all")
+    assert called == ["between", "layer"] * 3
+    assert onnx2nn.verify_nodes(path, module).ok
+
+
 class Anchors(nn.Module):
     """Looks up a table that it computes; the file has no weight of such a layer, and the scope is that of the block."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
 
 from torch import fx
 
 from onnx2nn.fx.blocks.scopes import Scoped, path_of, plain_values
+from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, around_of
 
@@ -34,11 +35,15 @@ def separate(program: Scoped) -> None:
         program: its `scope` is changed, and its `containers` get the paths of the further calls.
     """
     used: Counter[Path] = Counter()
+    weights = list[fx.Node]()
     for node in program.graph.nodes:
         if node.op == "call_module":
             used[path_of(node.target)] += 1
         elif node.op == "get_attr" and not program.is_movable(node):
-            used[path_of(node.target)] += len(node.users)
+            weights.append(node)
+    computed = _computed(weights)
+    for node in weights:
+        used[path_of(node.target)] += len(_uses(node, computed) - computed)
     shared = around_of(path for path, count in used.items() if count > 1)
     containers = set(map(module_path, program.containers))
     weightless = containers - {(), *around_of(used)}
@@ -57,22 +62,86 @@ def separate(program: Scoped) -> None:
             if len(path) > len(around):
                 groups.setdefault(path, []).append(position)
         for path, group in groups.items():
-            size, module = len(group), module_path(path)
+            calls, module = [[inside[position] for position in group]], module_path(path)
             if module not in repeated:
                 continue
-            if module in shared or module in weightless:
-                signatures = [_signature(program, inside[position], len(path)) for position in group]
-                size = _period(signatures) if module in shared else _run(group, signatures)
-            for number in range(len(group) // size):
-                call = [inside[position] for position in group[number * size : (number + 1) * size]]
+            if module in shared:
+                calls = _repetitions(program, calls[0], len(path))
+                calls = calls if len(calls) > 1 else _with_weights(program, calls[0], len(path), computed)
+            elif module in weightless:
+                size = _run(group, _signatures(program, calls[0], len(path)))
+                calls = _parts(calls[0], size)
+            for number, call in enumerate(calls):
                 alias = path if not number else (*around, f"{path[-1]}{MARK}{number}")
                 if number:
                     _move(program, call, alias)
                 pending.append((alias, call))
 
 
-def _signature(program: Scoped, node: fx.Node, depth: int) -> Hashable:
-    return node.op, node.target, program.scope[node][depth:]
+def _repetitions(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> list[list[fx.Node]]:
+    """Returns the calls in a module as the shortest sequences that are alike, one for each call of the module."""
+    return _parts(nodes, _period(_signatures(program, nodes, depth)))
+
+
+def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:
+    """Returns the calls that compute with nothing but weights and constants, such as the rounding of a weight."""
+    found, pending = set[fx.Node](), [user for weight in weights for user in weight.users]
+    while pending:
+        node = pending.pop()
+        used = () if node.op == "output" or node in found or node.target in RANDOM else node.all_input_nodes
+        if used and all(other.op == "get_attr" or other in found for other in used):
+            found.add(node)
+            pending += node.users
+    return found
+
+
+def _with_weights(program: Scoped, nodes: list[fx.Node], depth: int, weights: Set[fx.Node]) -> list[list[fx.Node]]:
+    """Returns the calls in a module as those of each call of it where it computes its weights, as one that is rounded.
+
+    An exporter computes them once where all calls compute the same. As a module, each call does so.
+
+    Args:
+        program: gets the copies of what further calls compute.
+        nodes: the calls in the module and in those inside of it.
+        depth: of the module.
+        weights: the calls that compute with weights alone.
+    """
+    computed = [node for node in nodes if node in weights]
+    others = [node for node in nodes if node not in weights]
+    calls = _repetitions(program, others, depth) if computed and others else []
+    uses = [_uses(node, weights) for node in computed]
+    if len(calls) < 2 or any(users.isdisjoint(call) for users in uses for call in calls):
+        return [nodes]
+    for call in calls[1:]:
+        with program.graph.inserting_before(call[0]):
+            copies = {node: program.graph.node_copy(node) for node in computed}
+        call[:0] = copies.values()
+        program.scope |= {copied: program.scope[node] for node, copied in copies.items()}
+        for node in call:
+            for used in node.all_input_nodes:
+                if used in copies:
+                    node.replace_input_with(used, copies[used])
+    calls[0][:0] = computed
+    return calls
+
+
+def _uses(value: fx.Node, computed: Set[fx.Node]) -> set[fx.Node]:
+    """Returns the calls that use a value, or what is computed of it."""
+    found, pending = set[fx.Node](), [*value.users]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.users if node in computed else ()
+    return found
+
+
+def _parts(nodes: Sequence[fx.Node], size: int) -> list[list[fx.Node]]:
+    return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
+
+
+def _signatures(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> list[Hashable]:
+    return [(node.op, node.target, program.scope[node][depth:]) for node in nodes]
 
 
 def _period(items: Sequence[Hashable]) -> int:

@@ -225,7 +225,7 @@ def summed(dtype: torch.dtype | None, given: torch.dtype | None) -> torch.dtype 
 
 _dtypes: dict[Any, Any] = {}
 
-_RANDOM = frozenset({torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, F.dropout, F.alpha_dropout})
+RANDOM = frozenset({torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, F.dropout, F.alpha_dropout})
 """Functions that draw random numbers."""
 
 
@@ -314,7 +314,7 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if boolean and name.strip("_") in _SHIFTS:
         return None
     cpu, meta = (2, "cpu"), (1, "meta")
-    if function in _RANDOM or (not plain and not first and any(not spec.shape for spec in specs)):
+    if function in RANDOM or (not plain and not first and any(not spec.shape for spec in specs)):
         asked = [meta]
     else:
         asked = [cpu] if boolean else [cpu, meta]
