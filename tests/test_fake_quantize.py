@@ -138,11 +138,34 @@ class Network(nn.Module):
         return self.fc(self.relu(self.conv(self.quant(x))).mean((2, 3)))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+class Residual(nn.Module):
+    """A block of modules of which each rounds its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.ELU(), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `(N, 8, H, W)` for `(N, 8, H, W)`."""
+        return x + self.norm(self.act(self.conv(x)))
+
+
+class Nested(Network):
+    """A network of blocks, and of a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Residual(), Residual())
+        self.twice, self.hard = nn.Conv2d(8, 8, 1), nn.Hardswish()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `(N, 4)` for images `(N, 3, H, W)`."""
+        x = self.blocks(self.relu(self.conv(self.quant(x))))
+        return self.fc(self.hard(self.twice(self.twice(x))).mean((2, 3)))
+
+
+def _trained(network: nn.Module, path: Path) -> tuple[nn.Module, Path]:
     """Returns a network with torch's own `FakeQuantize`, and a file of it."""
-    torch.manual_seed(0)
-    network = Network()
     activations = quantization.FakeQuantize.with_args(
         observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=255
     )
@@ -153,10 +176,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     for _ in range(3):
         network(torch.randn(4, 3, 8, 8))
     network.eval().apply(quantization.disable_observer)
-    path = tmp_path_factory.mktemp("trained") / "network.onnx"
     options: dict[str, Any] = {"dynamo": False, "opset_version": 17, "do_constant_folding": False}
     torch.onnx.export(network, (torch.randn(2, 3, 8, 8),), str(path), input_names=["x"], **options)
     return network, path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    """Returns a network of a few layers, and a file of it."""
+    torch.manual_seed(0)
+    return _trained(Network(), tmp_path_factory.mktemp("trained") / "network.onnx")
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    """Returns a network of blocks, and a file of it."""
+    torch.manual_seed(0)
+    return _trained(Nested(), tmp_path_factory.mktemp("nested") / "network.onnx")
 
 
 def test_a_network_that_was_trained_so_has_its_layers_and_keys_again(trained: tuple[nn.Module, Path]) -> None:
@@ -175,6 +211,46 @@ def test_a_network_that_was_trained_so_has_its_layers_and_keys_again(trained: tu
     assert module.get_submodule("conv.weight_fake_quant").axis == 0
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(module(x), original(x))
+
+
+def _noted(network: nn.Module, names: list[str], x: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Returns what hooks see of a call of a network: the names, arguments and results of its modules."""
+    found: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    hooks = [
+        network.get_submodule(name).register_forward_hook(
+            lambda _, given, result, name=name: found.append((name, given[0], result))
+        )
+        for name in names
+    ]
+    with torch.no_grad():
+        network(x)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_a_module_rounds_its_result(nested: tuple[nn.Module, Path]) -> None:
+    """As the original does in a hook of the module, which the file names as a call by the module around it."""
+    original, path = nested
+    module = onnx2nn.load(path)
+    assert module.state_dict().keys() <= original.state_dict().keys()
+    assert "entered" not in module.meta["onnx2nn"]["tree"]
+    assert "activation_post_process" not in module.code
+    names = [name for name, _ in original.named_modules() if name and name in dict(module.named_modules())]
+    x = torch.randn(2, 3, 8, 8)
+    theirs, ours = _noted(original, names, x), _noted(module, names, x)
+    assert [name for name, *_ in ours] == [name for name, *_ in theirs]
+    assert [name for name, *_ in theirs].count("twice") == 2
+    for name, argument, result in theirs:
+        held = module.get_submodule(name)
+        with torch.no_grad():
+            found = held(argument)
+        quantiser = getattr(held, "activation_post_process", None)
+        assert quantiser is None or torch.equal(quantiser(found), found), name
+        # A quotient in the middle of two integers may be rounded otherwise, as is that of a channel's largest weight.
+        level = max((float(layer.scale.max()) for layer in layers(held)), default=0)
+        assert (found - result).abs().max() <= 2.01 * level, name
+    assert onnx2nn.verify_nodes(path, module).ok
 
 
 def test_it_is_trained_on(trained: tuple[nn.Module, Path]) -> None:
@@ -208,7 +284,9 @@ def test_weights_are_rounded_once_for_inference(trained: tuple[nn.Module, Path])
     torch.testing.assert_close(module(x), literal(x))
 
 
-def test_all_ways_on(trained: tuple[nn.Module, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["trained", "nested"])
+def test_all_ways_on(network: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    trained = request.getfixturevalue(network)
     module, x = onnx2nn.load(trained[1]), torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         expected = module(x)
@@ -243,5 +321,6 @@ def test_all_ways_on(trained: tuple[nn.Module, Path], tmp_path: Path) -> None:
         key: value.shape for key, value in module.state_dict().items()
     }
     assert len(layers(again)) == len(layers(module))
-    operators = [node.op_type for node in onnx.load(tmp_path / "again.onnx").graph.node]
-    assert operators.count("QuantizeLinear") == operators.count("DequantizeLinear") == len(layers(module))
+    for operator in ("QuantizeLinear", "DequantizeLinear"):
+        written = [node for node in onnx.load(tmp_path / "again.onnx").graph.node if node.op_type == operator]
+        assert len({node.input[1] for node in written}) == len(layers(module))  # the scales

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence, Set
 
 from torch import fx
 
-from onnx2nn.fx.blocks.repeats import MARK
+from onnx2nn.fx.blocks.repeats import MARK, module_path
 from onnx2nn.fx.blocks.scopes import Modules, Scoped, is_named, path_of
 from onnx2nn.ground.naming import DEEPEST, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
+from onnx2nn.layers import FakeQuantize
 
 
 def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
@@ -44,11 +45,27 @@ def separate_outside(program: Scoped, declared: Mapping[fx.Node, Path | None]) -
         if running and (passed := ({place[:end] for end in range(1, len(place))} - running) & called):
             found[node] = passed
     for node, passed in found.items():
+        if (owner := _rounded(program, node)) is not None:
+            program.scope[node] = owner
+            continue
         path = program.scope.get(node, ())
         marked = tuple(f"{step}{MARK}outside" if path[:end] in passed else step for end, step in enumerate(path, 1))
         if marked != path:
             program.scope[node] = marked
             program.containers |= {marked[:end] for end in range(1, len(marked) + 1)}
+
+
+def _rounded(program: Scoped, node: fx.Node) -> Path | None:
+    """Returns the container of the result that a call rounds, if this is that of the quantiser; else None.
+
+    Tools of quantisation add a child to a module, and a hook that calls it: `conv.activation_post_process` is a part of
+    `conv(x)`. An exporter notes what a hook calls behind the module, as a call by its caller.
+    """
+    if node.op != "call_module" or not isinstance(program.root.get_submodule(str(node.target)), FakeQuantize):
+        return None
+    holder, (value,) = path_of(node.target)[:-1], node.all_input_nodes
+    owner = program.scope.get(value, ())[: len(holder)]
+    return owner if module_path(owner) == holder and len(value.users) == 1 else None
 
 
 def _place(node: fx.Node, declared: Mapping[fx.Node, Path | None]) -> Path:
