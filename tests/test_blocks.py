@@ -514,6 +514,50 @@ def test_each_call_of_a_layer_computes_its_weight() -> None:
     assert onnx2nn.verify_nodes(path, module).ok
 
 
+class Refining(nn.Module):
+    """Adds what a block makes of a value to it, several times in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + self.block(x)
+        return x
+
+
+class Refined(nn.Module):
+    """Calls a module that repeats itself, several times.
+
+    Args:
+        times: the calls.
+    """
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.refining, self.last = times, Refining(), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = self.refining(x)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_call_that_does_the_same_several_times(times: int) -> None:
+    """The older exporter numbers the calls; each repetition was a call of the module."""
+    original = seeded(lambda: Refined(times)).eval()
+    x = torch.randn(5, 4)
+    path = EXPORTERS["torchscript"](f"refined {times}", original, (x,))
+    module, called = onnx2nn.load(path), list[str]()
+    check_same(run(module.refining, (x,)), run(original.refining, (x,)), "one call")
+    module.refining.register_forward_hook(lambda *_: called.append("refining"))
+    module.refining.block.register_forward_hook(lambda *_: called.append("block"))
+    check_same(run(module, (x,)), run(original, (x,)), "all")
+    assert called == ["block", "block", "block", "refining"] * times
+
+
 class Anchors(nn.Module):
     """Looks up a table that it computes; the file has no weight of such a layer, and the scope is that of the block."""
 

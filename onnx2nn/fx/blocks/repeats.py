@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterable, Sequence, Set
 
 from torch import fx
 
-from onnx2nn.fx.blocks.scopes import Scoped, path_of, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, older_scope, path_of, plain_values
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path, around_of
 
 MARK = "."
@@ -79,8 +80,38 @@ def separate(program: Scoped) -> None:
 
 
 def _repetitions(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> list[list[fx.Node]]:
-    """Returns the calls in a module as the shortest sequences that are alike, one for each call of the module."""
-    return _parts(nodes, _period(_signatures(program, nodes, depth)))
+    """Returns the calls in a module as the shortest sequences that are alike, one for each call of the module.
+
+    Torch's older exporter numbers the calls of a module that calls functions itself: those of one number are in one
+    call, which may do the same several times.
+    """
+    parts = _parts(nodes, _period(_signatures(program, nodes, depth)))
+    each = _most(program, parts)
+    if each == 1:
+        return parts
+    size = each * len(parts[0])
+    calls = _parts(nodes, size)
+    return calls if len(nodes) % size == 0 and _most(program, calls) == 1 else [[*nodes]]
+
+
+def _most(program: Scoped, parts: Sequence[Iterable[fx.Node]]) -> int:
+    """Returns the most parts that functions with one scope, a number of a call in it, are in; 1 for no such scopes."""
+    if len(parts) < 2:
+        return 1
+    found = Counter[Path]()
+    for nodes in parts:
+        scopes = set[Path]()
+        for node in nodes:
+            inside, scope = module_path(program.scope[node]), older_scope(node)
+            if (
+                node.op != "call_module"
+                and scope
+                and inside
+                and inside[-1] in (scope[-1], without_call_number(scope[-1]))
+            ):
+                scopes.add(scope)
+        found.update(scopes)
+    return max(found.values(), default=1)
 
 
 def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:

@@ -179,6 +179,12 @@ def _scope_of_name(node: fx.Node) -> Path | None:
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
 
 
+def older_scope(node: fx.Node) -> Path:
+    """Returns the scope of a call as torch's older exporter writes it, with the numbers of calls; else no steps."""
+    name = _name(node)
+    return tuple(split_scopes(name)[:-1]) if name.startswith("/") else ()
+
+
 def is_named(modules: Modules) -> bool:
     """Returns whether the modules around a call are the author's, by the name of the outermost."""
     return not modules[0] or not modules[0][0].startswith("_")
