@@ -500,7 +500,7 @@ class ThreeTimes(nn.Module):
 
 
 def test_each_call_of_a_layer_computes_its_weight() -> None:
-    """The older exporter computes it once for all calls; all of them were one call of a block."""
+    """Exporters compute it once for all calls; all of them were one call of a block."""
     original = seeded(ThreeTimes).eval()
     x = torch.randn(5, 4)
     path = EXPORTERS["torchscript"]("computed weight", original, (x,))
@@ -512,6 +512,51 @@ def test_each_call_of_a_layer_computes_its_weight() -> None:
     check_same(run(module, (x,)), run(original, (x,)), "all")
     assert called == ["between", "layer"] * 3
     assert onnx2nn.verify_nodes(path, module).ok
+
+
+class UsedTwice(nn.Module):
+    """A layer that uses a weight twice which it computes once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.randn(128, 128) / 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.log.exp() / 99
+        return ((x @ weight).tanh() @ weight).tanh()
+
+
+class Normed(nn.Module):
+    """A layer of a weight that is normalised in each call; the newer exporter folds no weight as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(128, 128, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(x[..., None]))[..., 0]
+
+
+class OfComputedWeights(nn.Module):
+    """Both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.normed, self.last = UsedTwice(), Normed(), nn.Linear(128, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.normed(self.twice(x)))
+
+
+@both
+def test_calls_that_compute_a_weight_and_one_that_uses_it_twice(exporter: str) -> None:
+    """Exporters compute it once in both; they note which values were merged, or number the calls."""
+    original = seeded(OfComputedWeights).eval()
+    x = torch.randn(5, 128)
+    module = onnx2nn.load(EXPORTERS[exporter]("computed weights", original, (x,)))
+    for name, given in (("twice", x), ("normed", x), ("normed.layer", x[..., None])):
+        check_same(run(module.get_submodule(name), (given,)), run(original.get_submodule(name), (given,)), name)
+    check_same(run(module, (x,)), run(original, (x,)), "all")
 
 
 class Refining(nn.Module):

@@ -34,7 +34,7 @@ from onnx2nn.importing.walk import Walk
 from onnx2nn.importing.watched_calls import watched_where_known
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
-from onnx2nn.provenance.exporter_metadata import CLASSES, SCOPES
+from onnx2nn.provenance.exporter_metadata import CALL, CLASSES, SCOPES
 
 
 class TorchBuilder(Builder):
@@ -145,8 +145,8 @@ class TorchBuilder(Builder):
         self.state.steps += 1
         self._recorded = self.tracer.recorded
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
-        if self.state.author is not None and SCOPES in node.metadata_props:
-            self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
+        if self.state.author is not None and SCOPES in (notes := node.metadata_props):
+            self.tracer.meta |= {"scopes": notes[SCOPES], "classes": notes.get(CLASSES), "call": notes.get(CALL)}
 
     def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
         """Records the known call of a node with the same signature, if there is one."""

@@ -19,8 +19,10 @@ from onnx2nn.ground.naming import split_scopes
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 """Metadata of nodes: the modules around one, the outermost first, and the call; the classes of these."""
 
+CALL = "pkg.torch.onnx.fx_node"
+"""Metadata of nodes: the call of torch that became one, with the names of its arguments."""
+
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-_CALL = "pkg.torch.onnx.fx_node"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _STACK = "pkg.torch.onnx.stack_trace"
 
@@ -93,7 +95,7 @@ def signature(graph: ir.Graph) -> dict[str, State] | None:
 
 def call_of(node: ir.Node) -> Call | None:
     """Returns the call that became `node`, None without such a note."""
-    text = node.metadata_props.get(_CALL)
+    text = node.metadata_props.get(CALL)
     return _parsed_call(text) if text else None
 
 
@@ -120,7 +122,7 @@ def _parsed_call(text: str) -> Call | None:
 
 def is_in_call(node: ir.Node, text: str) -> bool:
     """Returns whether the note of the call that became `node` has a text in it; False without such a note."""
-    return text in node.metadata_props.get(_CALL, "")
+    return text in node.metadata_props.get(CALL, "")
 
 
 def padding_index(node: ir.Node) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence, Set
 
 from torch import fx
 
-from onnx2nn.fx.blocks.scopes import Scoped, older_scope, path_of, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, names_argument, older_scope, path_of, plain_values
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.ground.naming import without_call_number
@@ -98,20 +99,17 @@ def _most(program: Scoped, parts: Sequence[Iterable[fx.Node]]) -> int:
     """Returns the most parts that functions with one scope, a number of a call in it, are in; 1 for no such scopes."""
     if len(parts) < 2:
         return 1
-    found = Counter[Path]()
-    for nodes in parts:
-        scopes = set[Path]()
-        for node in nodes:
-            inside, scope = module_path(program.scope[node]), older_scope(node)
-            if (
-                node.op != "call_module"
-                and scope
-                and inside
-                and inside[-1] in (scope[-1], without_call_number(scope[-1]))
-            ):
-                scopes.add(scope)
-        found.update(scopes)
-    return max(found.values(), default=1)
+    return max(Counter(itertools.chain.from_iterable(_numbered(program, nodes) for nodes in parts)).values(), default=1)
+
+
+def _numbered(program: Scoped, nodes: Iterable[fx.Node]) -> set[Path]:
+    """Returns the scopes, with numbers of calls, in which torch's older exporter names functions of modules."""
+    found = set[Path]()
+    for node in nodes:
+        inside, scope = module_path(program.scope[node]), older_scope(node)
+        if node.op != "call_module" and inside and scope and inside[-1] in (scope[-1], without_call_number(scope[-1])):
+            found.add(scope)
+    return found
 
 
 def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:
@@ -143,6 +141,8 @@ def _with_weights(program: Scoped, nodes: list[fx.Node], depth: int, weights: Se
     uses = [_uses(node, weights) for node in computed]
     if len(calls) < 2 or any(users.isdisjoint(call) for users in uses for call in calls):
         return [nodes]
+    if not all(_numbered(program, call) or _computes(call, weights) for call in calls[1:]):
+        return [nodes]  # one call, that uses a weight several times
     for call in calls[1:]:
         with program.graph.inserting_before(call[0]):
             copies = {node: program.graph.node_copy(node) for node in computed}
@@ -154,6 +154,20 @@ def _with_weights(program: Scoped, nodes: list[fx.Node], depth: int, weights: Se
                     node.replace_input_with(used, copies[used])
     calls[0][:0] = computed
     return calls
+
+
+def _computes(call: Iterable[fx.Node], weights: Set[fx.Node]) -> bool:
+    """Returns whether the newer exporter notes other weights of a call than those that it was merged with."""
+    noted = list[bool | None]()
+    for node in call:
+        pending = [used for used in node.all_input_nodes if used in weights]
+        while pending:
+            value = pending.pop()
+            if value.meta.get("scopes") == node.meta.get("scopes"):  # of the same node of the file
+                pending += [used for used in value.all_input_nodes if used in weights]
+            else:
+                noted.append(names_argument(node, value))
+    return bool(noted) and not any(found is not False for found in noted)
 
 
 def _uses(value: fx.Node, computed: Set[fx.Node]) -> set[fx.Node]:

@@ -6,6 +6,7 @@ import ast
 import functools
 import itertools
 import keyword
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -183,6 +184,15 @@ def older_scope(node: fx.Node) -> Path:
     """Returns the scope of a call as torch's older exporter writes it, with the numbers of calls; else no steps."""
     name = _name(node)
     return tuple(split_scopes(name)[:-1]) if name.startswith("/") else ()
+
+
+def names_argument(node: fx.Node, value: fx.Node) -> bool | None:
+    """Returns whether torch's newer exporter notes a value among the arguments of a call; None without such notes.
+
+    A value that equals another may be merged with it since, so that the call has another one in its note.
+    """
+    text, names = node.meta.get("call"), _metadata(value, "scopes")
+    return re.search(rf"%{re.escape(names[-1])}\b", text) is not None if text and names else None
 
 
 def is_named(modules: Modules) -> bool:
