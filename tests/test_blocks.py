@@ -549,14 +549,17 @@ class OfComputedWeights(nn.Module):
 
 
 @both
-def test_calls_that_compute_a_weight_and_one_that_uses_it_twice(exporter: str) -> None:
+def test_calls_that_compute_a_weight_and_one_that_uses_it_twice(exporter: str, tmp_path: Path) -> None:
     """Exporters compute it once in both; they note which values were merged, or number the calls."""
     original = seeded(OfComputedWeights).eval()
     x = torch.randn(5, 128)
     module = onnx2nn.load(EXPORTERS[exporter]("computed weights", original, (x,)))
-    for name, given in (("twice", x), ("normed", x), ("normed.layer", x[..., None])):
-        check_same(run(module.get_submodule(name), (given,)), run(original.get_submodule(name), (given,)), name)
-    check_same(run(module, (x,)), run(original, (x,)), "all")
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    for imported in (module, onnx2nn.load(tmp_path / "again.onnx")):
+        for name, given in (("twice", x), ("normed", x), ("normed.layer", x[..., None])):
+            called = imported.get_submodule(name)
+            check_same(run(called, (given,)), run(original.get_submodule(name), (given,)), name)
+        check_same(run(imported, (x,)), run(original, (x,)), "all")
 
 
 class Refining(nn.Module):

@@ -163,7 +163,7 @@ def _computes(call: Iterable[fx.Node], weights: Set[fx.Node]) -> bool:
         pending = [used for used in node.all_input_nodes if used in weights]
         while pending:
             value = pending.pop()
-            if value.meta.get("scopes") == node.meta.get("scopes"):  # of the same node of the file
+            if value.meta.get("onnx") == node.meta.get("onnx"):  # of the same node of the file
                 pending += [used for used in value.all_input_nodes if used in weights]
             else:
                 noted.append(names_argument(node, value))

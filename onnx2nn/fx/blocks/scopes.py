@@ -191,8 +191,11 @@ def names_argument(node: fx.Node, value: fx.Node) -> bool | None:
 
     A value that equals another may be merged with it since, so that the call has another one in its note.
     """
-    text, names = node.meta.get("call"), _metadata(value, "scopes")
-    return re.search(rf"%{re.escape(names[-1])}\b", text) is not None if text and names else None
+    text, other = node.meta.get("call"), value.meta.get("call")
+    if not text or not other:
+        return None
+    name = re.escape(other.partition(" ")[0])  # `%mul : [num_users=2] = ...`
+    return re.search(rf"{name}\b", text) is not None
 
 
 def is_named(modules: Modules) -> bool:
