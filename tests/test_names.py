@@ -684,6 +684,40 @@ def test_folded_biases_beside_matrices_that_are_not(kind: type[nn.RNNBase], feat
     _check_strict(original, module, inputs)
 
 
+class Computing(nn.Module):
+    """A module that computes the weights of several layers, as those of Keras do with their kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(3, 3, 2, 4))
+        self.second = nn.Parameter(torch.randn(3, 3, 4, 5))
+        self.kernel = nn.Parameter(torch.randn(5, 6))
+        self.offset = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.conv2d(x, self.first.permute(3, 2, 0, 1)).relu()
+        x = torch.conv2d(x, self.second.permute(3, 2, 0, 1)).relu()
+        return torch.matmul(x.mean((2, 3)), self.kernel * 2) + self.offset * 2
+
+
+def test_several_layers_of_computed_weights_are_inside_their_module(tmp_path: Path) -> None:
+    """One took the module's own place, which held the weights of the others, and convolutions were no layers."""
+    original, inputs = seeded(lambda: nn.Sequential(Computing())), (normal(2, 2, 7, 6),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_computing", original, inputs))
+    (inside,) = module.children()
+    assert [type(layer).__name__ for layer in inside.children()] == ["Conv2d", "Conv2d", "Linear"]
+    assert not set(module.state_dict()) & set(original.state_dict())
+    onnx2nn.to_python(module, tmp_path / "source")
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+
+
+def test_recurrent_layers_keep_their_place() -> None:
+    """Each is one node with two matrices that the exporter computed, and a stack is two such nodes."""
+    original = seeded(lambda: nn.Sequential(nn.LSTM(3, 4, num_layers=2, batch_first=True)))
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_recurrent_place", original, (normal(2, 5, 3),)))
+    assert set(module.state_dict()) == set(original.state_dict())
+
+
 COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negated": torch.neg,
     "doubled": lambda w: w * 2,

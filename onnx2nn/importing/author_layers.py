@@ -13,7 +13,7 @@ from onnx2nn.ground.naming import split_path, without_call_number
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.placement import LayerName, layer_name
 from onnx2nn.provenance.author import Author
-from onnx2nn.provenance.exporter_metadata import Place, place_of
+from onnx2nn.provenance.exporter_metadata import Place, computed_weights, place_of
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Where a word begins in the name of a class."""
@@ -54,6 +54,7 @@ class AuthorLayers:
 
     def __init__(self, author: Author | None):
         self._author = author
+        self._computed_in = functools.cache(computed_weights)
 
     @functools.cached_property
     def _slots_of(self) -> dict[str, set[str]]:
@@ -77,8 +78,8 @@ class AuthorLayers:
         key = self._key(held.slots, names, place)
         if key is not None:
             return LayerName(key.split(".")[:-1], own=True)
-        if place is not None and place.path and (not names or self.holds_others(place)):
-            return LayerName(self._path_in(place, held.kind))
+        if place is not None and place.path and (not names or self._is_around_layers(node, place)):
+            return LayerName(self._path_in(node, place, held.kind))
         weight = held.origins.get("weight")
         return layer_name(node, step, weight.name if weight is not None else "")
 
@@ -100,10 +101,18 @@ class AuthorLayers:
             keys += here
         return next((key for key in keys if key in author.names or key in author.states), None)
 
-    def _path_in(self, place: Place, kind: str) -> list[str]:
+    def _path_in(self, node: ir.Node, place: Place, kind: str) -> list[str]:
         """Returns the path of a layer without an author's weight: its place, or one inside where that holds others."""
         path = split_path(place.path)
-        return [*path, _WORD.sub("_", kind).lower()] if self.holds_others(place) else path
+        return [*path, _WORD.sub("_", kind).lower()] if self._is_around_layers(node, place) else path
+
+    def _is_around_layers(self, node: ir.Node, place: Place) -> bool:
+        """Returns whether the module of a node is one around layers, by its keys or by the weights of its nodes.
+
+        Several recurrent nodes of one module are the layers of a stack.
+        """
+        several = node.op_type not in _RECURRENT and len(self._computed_in(node.graph).get(place.path, ())) > 1
+        return several or self.holds_others(place)
 
     def holds_others(self, place: Place) -> bool:
         """Returns whether the author's keys have the path of a place as that of a module around layers."""
@@ -147,7 +156,7 @@ class AuthorLayers:
         """Returns whether a layer would hold a tensor that the exporter computed from a weight, under the weight's key.
 
         The layer's path comes from its node. Therefore `1 + weight` (Gemma's normalisation) would get the key
-        `norm.weight`.
+        `norm.weight`. A layer inside the node's module has another key.
         """
         if held.kind in _RECURRENT:
             return False  # the file reorders the weights, and the layer has the author's order again
@@ -156,12 +165,13 @@ class AuthorLayers:
         keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
         modules = {key.removesuffix(f".{slot}") for slot, key in keys.items()}
         path = min(modules) if modules else place.path if place is not None else ""
+        inside = not keys and place is not None and self._is_around_layers(node, place)
         known = author.states if author.listed else author.names
         for slot in (origins.keys() - keys) if path else ():
             if f"{path}.{slot}" in known:
                 return True
             numbered = slot == "weight" and getattr(origins[slot], "weight", False) and not author.listed
-            if numbered and node.op_type not in ("MatMul", "Linear"):
+            if numbered and node.op_type not in ("MatMul", "Linear") and not inside:
                 return True
         return False
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnx2nn.ground.naming import split_scopes
+from onnx2nn.ground.naming import is_generated, split_scopes
 
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 """Metadata of nodes: the modules around one, the outermost first, and the call; the classes of these."""
@@ -148,6 +148,24 @@ def _place(scopes: str, classes: str, name: str) -> Place | None:
         kinds = _words(classes)
         return Place(paths[-2], kinds[-2] if len(kinds) == len(paths) else "")
     return Place(".".join(split_scopes(name)[:-1]), "") if name.startswith("/") else None
+
+
+def computed_weights(graph: ir.Graph | None) -> dict[str, set[str]]:
+    """Returns path → the first matrix or kernel of each node of that module that reads some the exporter computed."""
+    found: dict[str, set[str]] = {}
+    for node in graph if graph is not None else ():
+        place = place_of(node)
+        weights = (value for value in node.inputs if value is not None and _is_computed(value))
+        first = next(weights, None) if place is not None else None
+        if place is not None and first is not None:
+            found.setdefault(place.path, set()).add(first.name or "")
+    return found
+
+
+def _is_computed(value: ir.Value) -> bool:
+    """Returns whether a value is a matrix or kernel that the exporter computed, by its name."""
+    matrix = value.is_initializer() and value.shape is not None and len(value.shape) > 1
+    return matrix and is_generated(value.name or "")
 
 
 def call_name(node: ir.Node) -> str:

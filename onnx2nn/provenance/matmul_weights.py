@@ -75,7 +75,7 @@ class MatMulWeights:
             return []
         place = self._places(node)
         path = place.path if place is not None else ""
-        alone = path and (node.name or "").endswith("/MatMul")
+        alone = path and (node.name or "").endswith("/MatMul") and not self._is_among_others(node)
         names: list[str] = []
         for add, bias in self._biases(node):
             module, _, last = (bias.name or "").rpartition(".")
@@ -103,6 +103,15 @@ class MatMulWeights:
         if first_key in keys.author.moved:
             names.insert(0, first_key)
         return [(name, BY_PLACE) for name in (*names, f"{path}.weight")]
+
+    def _is_among_others(self, node: ir.Node) -> bool:
+        """Returns whether the module of a product reads other computed weights too, as no linear layer does."""
+        place = exporter_metadata.place_of(node)
+        return place is not None and len(self._computed.get(place.path, ())) > 1
+
+    @functools.cached_property
+    def _computed(self) -> dict[str, set[str]]:
+        return exporter_metadata.computed_weights(self._keys.graph)
 
     def _first_call(self, path: str, bias: ir.Value, last: str) -> str | None:
         """Returns the path of the module whose further call is numbered `path`, None where it is none.
