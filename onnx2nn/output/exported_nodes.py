@@ -47,6 +47,23 @@ def clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     _name_values(model, _results(graph, sources))
     _note_modules(graph, sources)
     _name_nodes(sources)
+    _forget_computed_sizes(graph)
+
+
+def _forget_computed_sizes(graph: ir.Graph) -> None:
+    """Leaves the sizes between the nodes that are computed from those of the inputs unknown, where they are noted.
+
+    Torch notes them as its trace has them. Where a size of 1 is broadcast, as in the sum of two resolutions of a tiny
+    image, they are others, and ONNX Runtime, which uses memory again by these notes, refuses the sum.
+    """
+    given = {str(size.value) for value in graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    outputs = set(graph.outputs)
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value.shape is not None and value not in outputs:
+                value.shape = ir.Shape(
+                    [size if isinstance(size, int) or str(size.value) in given else None for size in value.shape]
+                )
 
 
 def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
