@@ -79,6 +79,7 @@ class FakeQuantize(nn.Module):
         quant_max: the largest integer.
         axis: the dimension along which there are several scales; None: there is one.
         channels: the number of scales; None: the scale is 0-D.
+        persistent: whether the buffers are in state_dict, as those of a training are.
         device: of the buffers.
         dtype: of the scale.
     """
@@ -106,19 +107,20 @@ class FakeQuantize(nn.Module):
         quant_max: int,
         axis: int | None = None,
         channels: int | None = None,
+        persistent: bool = True,
         device: Any = None,
         dtype: Any = None,
     ):
         super().__init__()
         self.quant_min, self.quant_max = quant_min, quant_max
-        self.axis, self.channels = axis, channels
+        self.axis, self.channels, self.persistent = axis, channels, persistent
         shape = () if channels is None else (channels,)
         scale = torch.ones(shape, device=device, dtype=dtype)
         zero_point = torch.zeros(shape, device=device, dtype=torch.int32)
         self.scale: torch.Tensor
         self.zero_point: torch.Tensor
-        self.register_buffer("scale", scale)
-        self.register_buffer("zero_point", zero_point)
+        self.register_buffer("scale", scale, persistent=persistent)
+        self.register_buffer("zero_point", zero_point, persistent=persistent)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the nearest numbers, of the shape and the float type of `x`."""

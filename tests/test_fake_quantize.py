@@ -195,6 +195,14 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     return _trained(Nested(), tmp_path_factory.mktemp("nested") / "network.onnx")
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[None, Path]:
+    """The file of a tool that notes no modules: the scale is no part of a state."""
+    path = tmp_path_factory.mktemp("plain") / "plain.onnx"
+    onnx.save(pair(np.float32(0.25), np.uint8(3), shape=["n", 3, 8, 8]), path)
+    return None, path
+
+
 def test_a_network_that_was_trained_so_has_its_layers_and_keys_again(trained: tuple[nn.Module, Path]) -> None:
     original, path = trained
     module = onnx2nn.load(path)
@@ -284,7 +292,7 @@ def test_weights_are_rounded_once_for_inference(trained: tuple[nn.Module, Path])
     torch.testing.assert_close(module(x), literal(x))
 
 
-@pytest.mark.parametrize("network", ["trained", "nested"])
+@pytest.mark.parametrize("network", ["trained", "nested", "plain"])
 def test_all_ways_on(network: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     trained = request.getfixturevalue(network)
     module, x = onnx2nn.load(trained[1]), torch.randn(2, 3, 8, 8)

@@ -106,15 +106,16 @@ class FakeQuantizers:
         """Returns the layer of a pair, None where it would not hold the author's scale under its key."""
         smallest, largest = found.limits
         channels = found.scale.shape[0] if found.scale.ndim else None
-        config = dict(quant_min=smallest, quant_max=largest, axis=found.axis, channels=channels)
         place, zero_point = self._tracer.placement.constant(found.scale), found.zero_point
+        config = dict(quant_min=smallest, quant_max=largest, axis=found.axis, channels=channels)
+        config["persistent"] = place.own and place.persistent
         if place.own:  # the author's layer may be called several times
             own = self._tracer.placement.beside(found.scale, "zero_point")
             is_same = own is not None and torch.equal(own.to(torch.int32), zero_point)
             known = own if own is not None and is_same else zero_point
             zero_point = self._zero_points.setdefault(identity_of(found.scale), known)
         state: dict[str, torch.Tensor | None] = {"scale": found.scale, "zero_point": zero_point}
-        layer = Layer(FakeQuantize, config, state, (found.x,), persistent=place.own and place.persistent)
+        layer = Layer(FakeQuantize, config, state, (found.x,))
         return layer if self._tracer.placement.holds(layer) else None
 
 

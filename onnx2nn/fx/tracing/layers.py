@@ -28,7 +28,6 @@ class Layer(NamedTuple):
         inputs: the positional arguments of its call.
         structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
         keywords: the keyword arguments of its call.
-        persistent: whether state_dict holds its buffers.
     """
 
     kind: type[nn.Module]
@@ -37,7 +36,6 @@ class Layer(NamedTuple):
     inputs: tuple[Any, ...]
     structure: Any = None
     keywords: Mapping[str, Any] = types.MappingProxyType({})
-    persistent: bool = True
 
     def is_buffer(self, name: str) -> bool:
         """Returns whether a tensor of its state is a buffer."""
@@ -54,9 +52,6 @@ class Layer(NamedTuple):
             inner, _, name = name.rpartition(".")
             holder = module.get_submodule(inner) if inner else module
             trained = not self.is_buffer(name) and not isinstance(tensor, nn.Parameter)
-            if not self.persistent:
-                holder.register_buffer(name, tensor, persistent=False)
-                continue
             setattr(holder, name, nn.Parameter(tensor) if trained else tensor)  # a recurrent layer notes its weights
         if getattr(module, "num_batches_tracked", None) is not None:  # None in an InstanceNorm
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
