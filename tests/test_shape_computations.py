@@ -445,6 +445,27 @@ def test_pads_that_are_negative_wherever_an_element_is_left(mode: str) -> None:
         check_same([module(x)], run_onnxruntime(model.SerializeToString(), [x]), f"{size} elements")
 
 
+def test_products_of_sizes_in_int32(tmp_path: Path) -> None:
+    """tf2onnx writes Keras's Dense of three dimensions so; the product was a tensor, and the Reshape's sizes data's."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]> g (float[n, m, 4] x) => (float[a, 4] y)
+        <int64[2] free = {0, 1}, int64[1] last = {2}, int64[1] zero = {0}> {
+            sizes = Shape (x) narrow = Cast <to = 6> (sizes) some = Gather (narrow, free) rest = Gather (narrow, last)
+            rows = ReduceProd <axes = [0], keepdims = 0> (some) columns = ReduceProd <axes = [0], keepdims = 0> (rest)
+            first = Unsqueeze (rows, zero) second = Unsqueeze (columns, zero)
+            both = Concat <axis = 0> (first, second) shape = Cast <to = 7> (both) y = Reshape (x, shape)
+        }""")
+    module = onnx2nn.load(model)
+    assert "prod" not in module.code
+    (guard, *_) = module.meta["onnx2nn"]["guards"]
+    assert "n * m <= 2147483647" in str(guard)
+    dynamic = ({0: torch.export.Dim("n", min=2), 1: torch.export.Dim("m", min=2)},)
+    exported = torch.export.export(module, (torch.ones(3, 5, 4),), dynamic_shapes=dynamic).module()
+    for sizes in ((2, 3), (7, 2)):
+        x = torch.randn(*sizes, 4)
+        check_same([module(x), exported(x)], [x.reshape(-1, 4)] * 2, f"{sizes}")
+    assert "agrees with" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+
+
 @pytest.mark.parametrize("pads", ["odd, minus", "minus, odd", "odd, zero", "minus, zero"])
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
 def test_pads_of_an_axis_that_has_elements_where_they_are_not_zero(mode: str, pads: str) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.guards import Guards
 from onnx2nn.fx.values.ratio import Ratio
@@ -20,7 +21,7 @@ from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing import bounded
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import MAX_NUMBERS, ShapeValues, evaluate
-from onnx2nn.sizes.conditions import at_most, conjunction
+from onnx2nn.sizes.conditions import Truth, at_most, conjunction
 from onnx2nn.sizes.expression import Size
 from onnx2nn.sizes.reals import DIGITS, is_exact
 
@@ -96,7 +97,30 @@ def _check_range(values: ShapeValues, guards: Guards) -> None:
             guards.limit(is_exact(number.expr, digits))
         else:
             limits = np.iinfo(values.dtype)
-            guards.limit(conjunction((at_most(int(limits.min), number.expr), at_most(number.expr, int(limits.max)))))
+            fits = conjunction((at_most(int(limits.min), number.expr), at_most(number.expr, int(limits.max))))
+            if limits.bits < 32:
+                guards.limit(fits)
+            else:
+                _hold(fits, limits.dtype.name, guards)
+
+
+def _hold(condition: Truth, kind: str, guards: Guards) -> None:
+    """Makes sure that a type of integers holds numbers: by a limit on dimensions, or a guard on several of them.
+
+    Args:
+        condition: that it holds them.
+        kind: the type; a tensor of as many elements as it does not hold is larger than most memories.
+        guards: of the program.
+
+    Raises:
+        TraceError: it holds them for no sizes.
+    """
+    try:
+        guards.limit(condition)
+    except TraceError:
+        if guards.facts.decide(condition) is False:
+            raise
+        guards.demand(condition, f"{kind} holds the numbers that the file computes of sizes")
 
 
 def settle(value: Any, origins: Origins) -> Any:
