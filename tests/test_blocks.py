@@ -606,6 +606,45 @@ def test_a_call_that_does_the_same_several_times(times: int) -> None:
     assert called == ["block", "block", "block", "refining"] * times
 
 
+class Causal(nn.Module):
+    """A block that makes its own mask and positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time = x.size(1)
+        mask = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
+        turned = self.project(x) * torch.arange(time, device=x.device)[:, None].cos()
+        return x + (turned @ x.transpose(1, 2)).masked_fill(mask, -1.0) @ x
+
+
+class CausalBlocks(nn.Module):
+    """Blocks behind a table of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(9, 8), nn.ModuleList(Causal() for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](self.words(ids)))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_block_reads_the_device_from_what_it_takes(exporter: str) -> None:
+    """The import makes all tensors where the model's input is, whose device was an argument of each block."""
+    original = seeded(CausalBlocks)
+    ids = torch.arange(10).reshape(2, 5) % 9
+    module = onnx2nn.load(EXPORTERS[exporter]("device_of_blocks", original, (ids,), (ids[:, :4],)))
+    torch.testing.assert_close(module(ids), original(ids))
+    assert "device: device" not in module.blocks[1].code
+    if exporter == "torchscript":  # the newer exporter merges what the blocks compute of sizes
+        x = torch.randn(3, 7, 8)
+        for block, own in zip(original.blocks, module.blocks, strict=True):
+            torch.testing.assert_close(own(x), block(x))
+
+
 class Anchors(nn.Module):
     """Looks up a table that it computes; the file has no weight of such a layer, and the scope is that of the block."""
 

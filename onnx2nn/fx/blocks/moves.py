@@ -33,6 +33,7 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     _check_inputs_first(program)
     if any(map(is_size, program.graph.nodes)):  # numbers are computed of sizes alone
         _compute_sizes_near_their_use(program)
+        _read_devices_near_their_use(program)
         _read_sizes_near_their_use(program)
         _read_computed_sizes(program)
     _move_out(program)
@@ -43,6 +44,49 @@ def _compute_sizes_near_their_use(program: Scoped) -> None:
     known = numbers(program.graph)
     for node in reversed([node for node in program.graph.nodes if node in known and not is_size(node)]):
         copy_for_users(program, node, program.scope.__getitem__)
+
+
+def _read_devices_near_their_use(program: Scoped) -> None:
+    """Reads the device in every region from the first tensor that it takes, as the tensors of a program share one."""
+    devices = [node for node in program.graph.nodes if node.target is getattr]
+    if not devices:
+        return
+    scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
+    taken = _first_taken(program, {scope[user] for node in devices for user in node.users})
+    reads: dict[Path, fx.Node] = {}
+    for node in devices:
+        (tensor, _) = node.args
+        for user in list(node.users):
+            region = scope[user]
+            found = taken.get(region)
+            if found is None or found is tensor or position[found] >= position[user]:
+                continue
+            if region not in reads:
+                reads[region] = program.graph.call_function(getattr, (found, "device"))
+                reads[region].meta.update(node.meta)
+                scope[reads[region]] = region
+                user.prepend(reads[region])
+            elif not reads[region] < user:
+                user.prepend(reads[region])
+            user.replace_input_with(node, reads[region])
+        if not node.users:
+            program.graph.erase_node(node)
+            del scope[node]
+
+
+def _first_taken(program: Scoped, regions: Set[Path]) -> dict[Path, fx.Node]:
+    """Returns for each region the first tensor from outside that a call in it reads, where there is one."""
+    found: dict[Path, fx.Node] = {}
+    for node in program.graph.nodes:
+        region = program.scope[node]
+        if not region or region not in regions or region in found or is_size(node) or not node.op.startswith("call_"):
+            continue
+        for used in node.all_input_nodes:
+            outside = used.op != "get_attr" and program.scope[used][: len(region)] != region
+            if outside and (spec := program.specs.get(used)) is not None and spec.shape is not None:
+                found[region] = used
+                break
+    return found
 
 
 def _read_sizes_near_their_use(program: Scoped) -> None:
