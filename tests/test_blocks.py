@@ -632,17 +632,50 @@ class CausalBlocks(nn.Module):
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_a_block_reads_the_device_from_what_it_takes(exporter: str) -> None:
-    """The import makes all tensors where the model's input is, whose device was an argument of each block."""
+def test_blocks_make_their_own_masks(exporter: str) -> None:
+    """Of the device of what they take. The newer exporter merges what they compute of sizes into the first block."""
     original = seeded(CausalBlocks)
     ids = torch.arange(10).reshape(2, 5) % 9
-    module = onnx2nn.load(EXPORTERS[exporter]("device_of_blocks", original, (ids,), (ids[:, :4],)))
+    module = onnx2nn.load(EXPORTERS[exporter]("masks_of_blocks", original, (ids,), (ids[:, :4],)))
     torch.testing.assert_close(module(ids), original(ids))
-    assert "device: device" not in module.blocks[1].code
-    if exporter == "torchscript":  # the newer exporter merges what the blocks compute of sizes
-        x = torch.randn(3, 7, 8)
-        for block, own in zip(original.blocks, module.blocks, strict=True):
-            torch.testing.assert_close(own(x), block(x))
+    assert type(module.blocks[0]) is type(module.blocks[1])
+    x = torch.randn(3, 7, 8)
+    for block, own in zip(original.blocks, module.blocks, strict=True):
+        torch.testing.assert_close(own(x), block(x))
+
+
+class OneMask(nn.Module):
+    """Blocks that take a mask of the model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(9, 8), nn.ModuleList(Masked() for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(ids.size(1), ids.size(1), dtype=torch.bool, device=ids.device).triu(1)
+        return self.blocks[1](self.blocks[0](self.words(ids), mask), mask)
+
+
+class Masked(nn.Module):
+    """A block that takes its mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x + (self.project(x) @ x.transpose(1, 2)).masked_fill(mask, -1.0) @ x
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_blocks_take_a_mask_of_the_models(exporter: str) -> None:
+    original = seeded(OneMask)
+    ids = torch.arange(10).reshape(2, 5) % 9
+    module = onnx2nn.load(EXPORTERS[exporter]("mask_of_a_model", original, (ids,), (ids[:, :4],)))
+    torch.testing.assert_close(module(ids), original(ids))
+    x, mask = torch.randn(3, 5, 8), torch.rand(5, 5) > 0.5
+    for block, own in zip(original.blocks, module.blocks, strict=True):
+        torch.testing.assert_close(own(x, mask), block(x, mask))
 
 
 class Anchors(nn.Module):

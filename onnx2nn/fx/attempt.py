@@ -228,7 +228,7 @@ def _keep_keys(module: nn.Module, author: Author) -> None:
         parameters[key] = parameters[other]
 
 
-def _settled(specs: Mapping[fx.Node, Spec], facts: Facts) -> Mapping[fx.Node, Spec]:
+def _settled(specs: dict[fx.Node, Spec], facts: Facts) -> dict[fx.Node, Spec]:
     """Returns specs in which sizes that guards make equal are one."""
     if not facts.values:
         return specs

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Set
 
 from torch import fx
 
+from onnx2nn.fx.blocks.merged_values import compute_apart
 from onnx2nn.fx.blocks.owners import copy_for_users, place
-from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, numbers, plain_values
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
@@ -30,6 +31,7 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
         program.scope = dict.fromkeys(program.graph.nodes, ())
         return
     place(program, declared)
+    compute_apart(program)
     _check_inputs_first(program)
     if any(map(is_size, program.graph.nodes)):  # numbers are computed of sizes alone
         _compute_sizes_near_their_use(program)
@@ -95,7 +97,7 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
     if not sizes:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    dimensions = {node: size for node in sizes if (size := _dimension(program, node)) is not None}
+    dimensions = {node: size for node in sizes if (size := dimension_of(program, node)) is not None}
     wanted = {(scope[user], size) for node, size in dimensions.items() for user in node.users}
     equal, fed = _equal_dimensions(program, wanted), _fed(program)
     reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
@@ -170,7 +172,7 @@ def _computed(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
     found: dict[fx.Node, Size] = {}
     for node in program.graph.nodes:
         if is_size(node):
-            size = _dimension(program, node)
+            size = dimension_of(program, node)
         elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
             numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
             size = node.target(*numbers_given)
@@ -206,16 +208,6 @@ def _fed(program: Scoped) -> set[Path]:
             if used.op != "get_attr" and used not in plain and program.scope[used][: len(inside)] != inside:
                 found.add(inside)
     return found
-
-
-def _dimension(program: Scoped, node: fx.Node) -> Size | None:
-    """Returns the size expression that a node reads, None where it is not known, or a number."""
-    match node.target, node.args:
-        case "size", (fx.Node() as tensor, int(axis)):
-            spec = program.specs.get(tensor)
-            size = None if spec is None or spec.shape is None else spec.shape[axis]
-            return size if isinstance(size, Size) else None
-    return None
 
 
 def _equal_dimensions(

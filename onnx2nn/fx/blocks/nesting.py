@@ -41,7 +41,7 @@ from onnx2nn.importing.regions import REENTERED, Path, around_of
 @timed("nesting")
 def nest(
     module: fx.GraphModule,
-    specs: Mapping[fx.Node, Spec],
+    specs: dict[fx.Node, Spec],
     nameless: Set[str] = frozenset(),
     own: Set[str] | None = None,
 ) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path
+from onnx2nn.sizes.expression import Size
 
 Modules = tuple[Path, ...]
 """The modules around a call, the outermost first."""
@@ -45,7 +46,7 @@ class Scoped:
 
     root: nn.Module
     graph: fx.Graph
-    specs: Mapping[fx.Node, Spec] = field(default_factory=dict)
+    specs: dict[fx.Node, Spec] = field(default_factory=dict)
     layers: set[Path] = field(default_factory=set)
     containers: set[Path] = field(default_factory=set)
     scope: dict[fx.Node, Path] = field(default_factory=dict)
@@ -346,6 +347,16 @@ def parsed_list(text: str) -> tuple[str, ...]:
 def is_size(node: fx.Node) -> bool:
     """Returns whether a node reads a size or the device of a tensor, which the import does once for all uses."""
     return (node.op == "call_method" and node.target == "size") or node.target is getattr
+
+
+def dimension_of(program: Scoped, node: fx.Node) -> Size | None:
+    """Returns the size expression that a node reads, None where it is not known, or a number."""
+    match node.target, node.args:
+        case "size", (fx.Node() as tensor, int(axis)):
+            spec = program.specs.get(tensor)
+            size = None if spec is None or spec.shape is None else spec.shape[axis]
+            return size if isinstance(size, Size) else None
+    return None
 
 
 def numbers(graph: fx.Graph) -> set[fx.Node]:

@@ -1,0 +1,184 @@
+"""Values of sizes alone that torch's newer exporter computes once, though several modules compute each their own.
+
+The exporter merges equal calls, such as the causal masks of all layers, into the first one. Then a layer would take the
+mask of another one as an argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Set
+
+from torch import fx
+
+from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, plain_values
+from onnx2nn.fx.modules.module_tree import remove
+from onnx2nn.fx.shape_rules.operands import RANDOM
+from onnx2nn.fx.tracing.tracer import ASSERTIONS
+from onnx2nn.ground.naming import is_generated
+from onnx2nn.importing.regions import Path
+from onnx2nn.sizes.expression import Size
+
+
+def compute_apart(program: Scoped) -> None:
+    """Copies what is computed of sizes and constants alone into the regions whose calls name a value of their own.
+
+    What an author computes once and gives to several modules has one name in all of their calls, and stays. So does
+    what is computed of sizes that nothing has which a region takes.
+    """
+    if not any(node.meta.get("call") for node in program.graph.nodes):
+        return
+    planned = _planned(program)
+    first, place = dict[Path, fx.Node](), {node: place for place, node in enumerate(program.graph.nodes)}
+    for node in program.graph.nodes if planned else ():
+        for region in _regions_of(program, node, planned):
+            first.setdefault(region, node)
+    for region, users in planned.items():
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in sorted(users, key=place.__getitem__):
+            copies[node] = _copied(program, node, region, first[region], copies)
+            for user in users[node]:
+                user.replace_input_with(node, copies[node])
+    _hold_apart(program)
+
+
+def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
+    """Returns for each region what it is to compute itself, with the calls that take each."""
+    scope, found = program.scope, dict[Path, dict[fx.Node, list[fx.Node]]]()
+    sizes = _sizes_of_computed(program)
+    for node in sizes:
+        for user in node.users:
+            region = _twin(scope[node], scope[user])
+            if region != scope[node] and _names_another(user, node):
+                found.setdefault(region, {}).setdefault(node, []).append(user)
+    taken = _sizes_taken(program, found)
+    for region in list(found):
+        planned = {node: users for node, users in found[region].items() if sizes[node] <= taken[region]}
+        pending = list(planned)
+        while pending:
+            for used in pending.pop().all_input_nodes:
+                if used in sizes and used not in planned and scope[used][: len(region)] != region:
+                    planned[used] = []
+                    pending.append(used)
+        found[region] = planned
+    return found
+
+
+def _sizes_of_computed(program: Scoped) -> dict[fx.Node, Set[Size | None]]:
+    """Returns the calls that compute tensors of sizes, devices and the exporter's constants, with the sizes of each.
+
+    A size that is not known is None.
+    """
+    found, read = dict[fx.Node, Set[Size | None]](), dict[fx.Node, Set[Size | None]]()
+    plain = plain_values(program.graph)
+    for node in program.graph.nodes:
+        if node in plain:
+            own = {dimension_of(program, node)} if node.target == "size" else frozenset[Size | None]()
+            read[node] = own.union(*(read.get(used, ()) for used in node.all_input_nodes))
+        elif node.op == "get_attr":
+            if _is_exporters(program, node):
+                read[node] = frozenset()
+        elif _is_computed(node) and all(used in read for used in node.all_input_nodes):
+            read[node] = frozenset[Size | None]().union(*(read[used] for used in node.all_input_nodes))
+            found[node] = read[node]
+    return found
+
+
+def _is_computed(node: fx.Node) -> bool:
+    """Returns whether a node is a call that gives the same for the same arguments."""
+    return node.op in ("call_function", "call_method") and node.target not in RANDOM and node.target not in ASSERTIONS
+
+
+def _regions_of(program: Scoped, node: fx.Node, regions: Collection[Path]) -> list[Path]:
+    """Returns those of some regions that a node is in."""
+    path = program.scope[node]
+    return [region for end in range(len(path) + 1) if (region := path[:end]) in regions]
+
+
+def _sizes_taken(program: Scoped, regions: Collection[Path]) -> dict[Path, set[Size]]:
+    """Returns for each region the sizes of the tensors from outside that calls in it read."""
+    found: dict[Path, set[Size]] = {region: set() for region in regions}
+    for node in program.graph.nodes if regions else ():
+        inside = () if is_size(node) else _regions_of(program, node, regions)
+        for used in node.all_input_nodes if inside else ():
+            spec = program.specs.get(used) if used.op != "get_attr" else None
+            known = [] if spec is None else [size for size in spec.shape or () if isinstance(size, Size)]
+            for region in inside if known else ():
+                if program.scope[used][: len(region)] != region:
+                    found[region].update(known)
+    return found
+
+
+def _is_exporters(program: Scoped, node: fx.Node) -> bool:
+    """Returns whether a node reads a constant of the exporter's: a number of the author's code, not a buffer."""
+    key = str(node.target)
+    return program.is_movable(node) and not program.persistent[key] and is_generated(key.rpartition(".")[2])
+
+
+def _twin(home: Path, region: Path) -> Path:
+    """Returns the region around a user that is to it what `home` is to a value: the layer beside that of the value."""
+    if region[: len(home)] == home or len(region) < len(home):
+        return region
+    return region[: len(home)]
+
+
+_NUMBER = re.compile(r"_\d+$")
+_NAMED = re.compile(r"%(\w+)")
+
+
+def _names_another(user: fx.Node, value: fx.Node) -> bool:
+    """Returns whether the exporter notes that a call took another value that the same call of torch computed.
+
+    Values of one operator differ by a number in their names (`cos`, `cos_1`).
+    """
+    text, own = user.meta.get("call"), value.meta.get("call")
+    if not text or not own:
+        return False
+    name = own.partition(" ")[0].removeprefix("%")
+    named = set(_NAMED.findall(text.partition("(args")[2]))
+    return name not in named and _NUMBER.sub("", name) in {_NUMBER.sub("", other) for other in named}
+
+
+def _copied(program: Scoped, node: fx.Node, region: Path, first: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Returns a copy of a node in a region, of what is copied there already, where both the node and the region are."""
+    graph = program.graph
+    with graph.inserting_before(first) if node < first else graph.inserting_after(node):
+        copied = graph.node_copy(node, lambda used: copies.get(used, used))
+    program.scope[copied] = region
+    if node in program.specs:
+        program.specs[copied] = program.specs[node]
+    return copied
+
+
+def _hold_apart(program: Scoped) -> None:
+    """Gives each of several regions that read a constant of the exporter's one of its own, in one memory.
+
+    Such a constant, a number in the author's code, is merged with equal ones. A buffer has the author's name.
+    """
+    for node in program.graph.find_nodes(op="get_attr"):
+        key = str(node.target)
+        if not _is_exporters(program, node):
+            continue
+        groups: dict[Path, list[fx.Node]] = {}
+        for user in node.users:
+            groups.setdefault(program.scope[user], []).append(user)
+        for region, users in groups.items() if len(groups) > 1 else ():
+            copied = _copied(program, node, region, min(users), {})
+            copied.target = _held_again(program, key)
+            for user in users:
+                user.replace_input_with(node, copied)
+        if not node.users:
+            program.graph.erase_node(node)
+            del program.scope[node]
+            remove(program.root, key)
+
+
+def _held_again(program: Scoped, key: str) -> str:
+    """Returns the name of a further buffer of the outermost module, with the memory of another one."""
+    number, last = 1, key.rpartition(".")[2]
+    while hasattr(program.root, f"{last}_{number}"):
+        number += 1
+    name = f"{last}_{number}"
+    program.root.register_buffer(name, program.root.get_buffer(key), persistent=False)
+    program.persistent[name] = False
+    return name
