@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import pickle
+import runpy
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -632,16 +633,22 @@ class CausalBlocks(nn.Module):
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_blocks_make_their_own_masks(exporter: str) -> None:
+def test_blocks_make_their_own_masks(exporter: str, tmp_path: Path) -> None:
     """Of the device of what they take. The newer exporter merges what they compute of sizes into the first block."""
     original = seeded(CausalBlocks)
     ids = torch.arange(10).reshape(2, 5) % 9
     module = onnx2nn.load(EXPORTERS[exporter]("masks_of_blocks", original, (ids,), (ids[:, :4],)))
     torch.testing.assert_close(module(ids), original(ids))
     assert type(module.blocks[0]) is type(module.blocks[1])
+    held = [name for name, _ in module.named_buffers()]
+    onnx2nn.to_python(module, tmp_path)
+    source = runpy.run_path(str(tmp_path / "model.py"))["load_model"]()
+    assert [name for name, _ in module.named_buffers()] == held
+    torch.testing.assert_close(torch.jit.trace(module, (ids,))(ids), original(ids))
     x = torch.randn(3, 7, 8)
-    for block, own in zip(original.blocks, module.blocks, strict=True):
-        torch.testing.assert_close(own(x), block(x))
+    for way in (module, source, copy.deepcopy(module)):
+        for block, own in zip(original.blocks, way.blocks, strict=True):
+            torch.testing.assert_close(own(x), block(x))
 
 
 class OneMask(nn.Module):

@@ -24,9 +24,11 @@ def compute_apart(program: Scoped) -> None:
     """Copies what is computed of sizes and constants alone into the regions whose calls name a value of their own.
 
     What an author computes once and gives to several modules has one name in all of their calls, and stays. So does
-    what is computed of sizes that nothing has which a region takes.
+    what is computed of sizes that nothing has which a region takes. The program of a module that has blocks, of which
+    source is written, stays too: its blocks compute apart already.
     """
-    if not any(node.meta.get("call") for node in program.graph.nodes):
+    is_flat = getattr(program.root, "graph", None) is program.graph
+    if not is_flat or not any(node.meta.get("call") for node in program.graph.nodes):
         return
     planned = _planned(program)
     first, place = dict[Path, fx.Node](), {node: place for place, node in enumerate(program.graph.nodes)}
@@ -179,6 +181,7 @@ def _held_again(program: Scoped, key: str) -> str:
     while hasattr(program.root, f"{last}_{number}"):
         number += 1
     name = f"{last}_{number}"
-    program.root.register_buffer(name, program.root.get_buffer(key), persistent=False)
+    again = program.root.get_buffer(key).detach()  # torch.jit.trace takes no tensor in two modules
+    program.root.register_buffer(name, again, persistent=False)
     program.persistent[name] = False
     return name
