@@ -138,7 +138,7 @@ def test_a_mask_in_a_narrower_type(tmp_path: Path) -> None:
     mask = np.where(np.tri(128) > 0, 0, np.finfo(np.float32).min).astype(np.float32)
     weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((128, 128), np.float32), "weight")
     nodes = [
-        helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask, "mask")),
+        helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask)),
         helper.make_node("MatMul", ["x", "weight"], ["product"]),
         helper.make_node("Add", ["product", "mask"], ["y"]),
     ]

@@ -93,12 +93,13 @@ def _head(name: str, text: str, inlined: Inlined, weights: str) -> str:
     imports |= {("typing", "Any")} if re.search(r"\bAny\b", text) else set()
     imports |= {("torch", "Tensor")} if re.search(r"(?<!torch\.)\bTensor\b", text) else set()
     imports |= {("torch.nn", "functional as F")} if re.search(r"\bF\.", text.replace(inlined.text(), "")) else set()
+    copied = any(f"class {kind.__name__}(" in text for kind in _OWN)  # from files with this import
     standard = {module for module, _ in imports if module.split(".")[0] in sys.stdlib_module_names}
     blocks = [[entry for entry in imports if (entry[0] in standard) is first] for first in (True, False)]
     return "\n".join(
         [
             f'"""{name}, from an ONNX model; its weights are in {weights}."""',
-            *(["", "from __future__ import annotations"] if inlined.texts else []),
+            *(["", "from __future__ import annotations"] if inlined.texts or copied else []),
             *(line for block in blocks for line in ["", *_imports(block)]),
             "",
             f'WEIGHTS = Path(__file__).with_name("{weights}")',
