@@ -289,7 +289,7 @@ def _holding(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
     """Returns a value made an initializer with a tensor."""
     value.const_value = tensor
     value.type = ir.TensorType(tensor.dtype)
-    value.shape = tensor.shape  # type: ignore[assignment]
+    value.shape = tensor.shape  # type: ignore[assignment]  # the reader's tensors have an ir.Shape
     return value
 
 
