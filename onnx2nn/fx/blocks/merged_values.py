@@ -30,14 +30,13 @@ def compute_apart(program: Scoped) -> None:
     is_flat = getattr(program.root, "graph", None) is program.graph
     if not is_flat or not any(node.meta.get("call") for node in program.graph.nodes):
         return
-    planned = _planned(program)
-    first, place = dict[Path, fx.Node](), {node: place for place, node in enumerate(program.graph.nodes)}
+    planned, first = _planned(program), dict[Path, fx.Node]()
     for node in program.graph.nodes if planned else ():
         for region in _regions_of(program, node, planned):
             first.setdefault(region, node)
     for region, users in planned.items():
         copies: dict[fx.Node, fx.Node] = {}
-        for node in sorted(users, key=place.__getitem__):
+        for node in sorted(users):
             copies[node] = _copied(program, node, region, first[region], copies)
             for user in users[node]:
                 user.replace_input_with(node, copies[node])

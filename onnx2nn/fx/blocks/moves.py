@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Set
+from typing import Any
 
 from torch import fx
 
@@ -55,25 +56,37 @@ def _read_devices_near_their_use(program: Scoped) -> None:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
     taken = _first_taken(program, {scope[user] for node in devices for user in node.users})
-    reads: dict[Path, fx.Node] = {}
+    reads: dict[_Reading, fx.Node] = {}
     for node in devices:
         (tensor, _) = node.args
         for user in list(node.users):
-            region = scope[user]
-            found = taken.get(region)
+            found = taken.get(scope[user])
             if found is None or found is tensor or position[found] >= position[user]:
                 continue
-            if region not in reads:
-                reads[region] = program.graph.call_function(getattr, (found, "device"))
-                reads[region].meta.update(node.meta)
-                scope[reads[region]] = region
-                user.prepend(reads[region])
-            elif not reads[region] < user:
-                user.prepend(reads[region])
-            user.replace_input_with(node, reads[region])
+            _read_instead(program, reads, user, node, (found, "device"))
         if not node.users:
             program.graph.erase_node(node)
             del scope[node]
+
+
+_Reading = tuple[Any, ...]
+"""A region, a tensor, and what is read of it: the number of a dimension, or `"device"`."""
+
+
+def _read_instead(
+    program: Scoped, reads: dict[_Reading, fx.Node], user: fx.Node, node: fx.Node, args: tuple[fx.Node, int | str]
+) -> None:
+    """Gives a call what its region reads of a tensor there, once for the region, in place of a node that is equal."""
+    region = program.scope[user]
+    key = (region, *args)
+    if key not in reads:
+        op, target = ("call_function", getattr) if args[1] == "device" else ("call_method", "size")
+        reads[key] = program.graph.create_node(op, target, args)
+        reads[key].meta.update(node.meta)
+        program.scope[reads[key]] = region
+    if not reads[key] < user:
+        user.prepend(reads[key])
+    user.replace_input_with(node, reads[key])
 
 
 def _first_taken(program: Scoped, regions: Set[Path]) -> dict[Path, fx.Node]:
@@ -100,7 +113,7 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
     dimensions = {node: size for node in sizes if (size := dimension_of(program, node)) is not None}
     wanted = {(scope[user], size) for node, size in dimensions.items() for user in node.users}
     equal, fed = _equal_dimensions(program, wanted), _fed(program)
-    reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
+    reads: dict[_Reading, fx.Node] = {}
     for node in sizes:
         tensor = node.args[0]
         if not isinstance(tensor, fx.Node):
@@ -115,14 +128,7 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
             other, axis = next(before, (None, 0))
             if other is None:
                 continue
-            key = (scope[user], other, axis)
-            if key not in reads:
-                reads[key] = program.graph.call_method("size", (other, axis))
-                reads[key].meta.update(node.meta)
-                scope[reads[key]] = scope[user]
-            if not reads[key] < user:
-                user.prepend(reads[key])
-            user.replace_input_with(node, reads[key])
+            _read_instead(program, reads, user, node, (other, axis))
 
         def nearest(user: fx.Node, present: list[Path] = present) -> Path:
             return max((common((scope[user], path)) for path in present), key=len)
@@ -145,22 +151,14 @@ def _read_computed_sizes(program: Scoped) -> None:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
     equal = _equal_dimensions(program, {(scope[user], sizes[node]) for node in computed for user in node.users})
-    reads = {(scope[node], *node.args): node for node in sizes if is_size(node)}
+    reads: dict[_Reading, fx.Node] = {(scope[node], *node.args): node for node in sizes if is_size(node)}
     for node in computed:
         for user in list(node.users):
             places = equal.get((scope[user], sizes[node]), ())
             found = next((place for place in places if position[place[0]] < position[user]), None)
             if found is None or user.target in ASSERTIONS:
                 continue
-            key = (scope[user], *found)
-            if key not in reads:
-                reads[key] = program.graph.call_method("size", found)
-                reads[key].meta.update(node.meta)
-                scope[reads[key]] = scope[user]
-                user.prepend(reads[key])
-            elif not reads[key] < user:
-                user.prepend(reads[key])
-            user.replace_input_with(node, reads[key])
+            _read_instead(program, reads, user, node, found)
     for node in reversed(list(program.graph.nodes)):
         if node in known and not node.users:
             program.graph.erase_node(node)
