@@ -685,6 +685,45 @@ def test_blocks_take_a_mask_of_the_models(exporter: str) -> None:
         torch.testing.assert_close(own(x, mask), block(x, mask))
 
 
+class RotaryBlock(nn.Module):
+    """A block that makes its rotary tables, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        self.register_buffer("epsilon", torch.full([1], 0.25), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frequencies = 1.0 / (10.0 ** (torch.arange(0, 8, 2, device=x.device).float() / 8))
+        angles = torch.outer(torch.arange(x.shape[1], device=x.device).float(), frequencies)
+        turned = torch.cat((angles.cos(), angles.sin()), -1)
+        return (1.0 + self.epsilon) * x + self.project(x * turned)
+
+
+class RotaryBlocks(nn.Module):
+    """Blocks that each make their own tables, which torch's newer exporter merges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(9, 8), nn.Sequential(*(RotaryBlock() for _ in range(2)))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.blocks(self.words(ids))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_blocks_make_their_own_tables(exporter: str) -> None:
+    """The frequencies and the number are constants that the newer exporter folds, named by the calls before them."""
+    original = seeded(RotaryBlocks)
+    ids = torch.arange(10).reshape(2, 5) % 9
+    module = onnx2nn.load(EXPORTERS[exporter]("tables_of_blocks", original, (ids,), (ids[:, :4],)))
+    torch.testing.assert_close(module(ids), original(ids))
+    assert type(module.blocks[0]) is type(module.blocks[1])
+    x = torch.randn(3, 7, 8)
+    for block, own in zip(original.blocks, module.blocks, strict=True):
+        torch.testing.assert_close(own(x), block(x))
+
+
 class Anchors(nn.Module):
     """Looks up a table that it computes; the file has no weight of such a layer, and the scope is that of the block."""
 

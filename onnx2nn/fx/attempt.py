@@ -78,7 +78,8 @@ class Attempt:
         """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
         state, graph = self.state, self.state.model.graph
         trees: dict[nn.Module, dict[str, Any]] = {
-            program: nest(program, tracer.specs, tracer.held.nameless) for program, tracer in state.programs.items()
+            program: nest(program, tracer.specs, tracer.held.nameless, tracer.held.made)
+            for program, tracer in state.programs.items()
         }
         module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
         assert isinstance(module, ImportedModule)
@@ -87,7 +88,7 @@ class Attempt:
         tracer, own = self._builder.tracer, None
         if state.plan.blocks == "repeated":
             own = state.author.names if state.author is not None else set()
-        tree = nest(module, _settled(tracer.specs, tracer.guards.facts), tracer.held.nameless, own)
+        tree = nest(module, _settled(tracer.specs, tracer.guards.facts), tracer.held.nameless, tracer.held.made, own)
         _add_inner(tree, module, trees)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}

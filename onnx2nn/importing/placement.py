@@ -34,6 +34,7 @@ class ConstantName(NamedTuple):
         own: whether the path is the author's key, which is reserved for this constant.
         outer: whether the enclosing module holds it and passes it in.
         nameless: whether the path is made up, so that any module may hold it.
+        made: whether the exporter made it of the author's code: its name is generated, or not among those listed.
     """
 
     steps: list[str]
@@ -42,6 +43,7 @@ class ConstantName(NamedTuple):
     own: bool = False
     outer: bool = False
     nameless: bool = False
+    made: bool = False
 
 
 class LayerName(NamedTuple):
@@ -73,12 +75,15 @@ def constant_name(
     name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
     if author is not None and name in author.names:
         return ConstantName(split_path(name), author.trains(name), author.holds(name), own=True)
-    steps, trainable = _constant_path(at.node, name, weight, size, made=author is not None and author.listed)
-    nameless = weight and len(steps) == 1 and is_generated(name)
+    listed = author is not None and author.listed
+    steps, trainable = _constant_path(at.node, name, weight, size, listed)
+    generated = is_generated(name)
+    nameless = weight and len(steps) == 1 and generated
     if author is None:
         return ConstantName(steps, trainable, nameless=nameless)
     trainable = trainable and author.may_train(name) and floating
-    return ConstantName(steps, trainable, persistent=trainable, nameless=nameless)  # only weights are in state_dict
+    made = listed or not name or generated
+    return ConstantName(steps, trainable, trainable, nameless=nameless, made=made)  # only weights are in state_dict
 
 
 def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int, made: bool) -> tuple[list[str], bool]:

@@ -27,20 +27,27 @@ def compute_apart(program: Scoped) -> None:
     what is computed of sizes that nothing has which a region takes. The program of a module that has blocks, of which
     source is written, stays too: its blocks compute apart already.
     """
-    is_flat = getattr(program.root, "graph", None) is program.graph
-    if not is_flat or not any(node.meta.get("call") for node in program.graph.nodes):
+    if getattr(program.root, "graph", None) is not program.graph:
         return
+    noted = any(node.meta.get("call") for node in program.graph.nodes)
+    _hold_apart(program, _copy_computed(program) if noted else _sizes_of_computed(program), noted)
+
+
+def _copy_computed(program: Scoped) -> Set[fx.Node]:
+    """Copies what regions are to compute themselves into them; returns the copies."""
     planned, first = _planned(program), dict[Path, fx.Node]()
     for node in program.graph.nodes if planned else ():
-        for region in _regions_of(program, node, planned):
-            first.setdefault(region, node)
+        first.setdefault(program.scope[node], node)
+    made = set[fx.Node]()
     for region, users in planned.items():
+        begin = min([*filter(None, [first.get(region)]), *(user for inside in users.values() for user in inside)])
         copies: dict[fx.Node, fx.Node] = {}
         for node in sorted(users):
-            copies[node] = _copied(program, node, region, first[region], copies)
+            copies[node] = _copied(program, node, region, begin, copies)
             for user in users[node]:
                 user.replace_input_with(node, copies[node])
-    _hold_apart(program)
+        made.update(copies.values())
+    return made
 
 
 def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
@@ -77,7 +84,7 @@ def _sizes_of_computed(program: Scoped) -> dict[fx.Node, Set[Size | None]]:
             own = {dimension_of(program, node)} if node.target == "size" else frozenset[Size | None]()
             read[node] = own.union(*(read.get(used, ()) for used in node.all_input_nodes))
         elif node.op == "get_attr":
-            if _is_exporters(program, node):
+            if _is_made(program, node):
                 read[node] = frozenset()
         elif _is_computed(node) and all(used in read for used in node.all_input_nodes):
             read[node] = frozenset[Size | None]().union(*(read[used] for used in node.all_input_nodes))
@@ -110,10 +117,16 @@ def _sizes_taken(program: Scoped, regions: Collection[Path]) -> dict[Path, set[S
     return found
 
 
-def _is_exporters(program: Scoped, node: fx.Node) -> bool:
-    """Returns whether a node reads a constant of the exporter's: a number of the author's code, not a buffer."""
+def _is_made(program: Scoped, node: fx.Node) -> bool:
+    """Returns whether a node reads what the exporter made of the author's code, no weight and no buffer."""
     key = str(node.target)
-    return program.is_movable(node) and not program.persistent[key] and is_generated(key.rpartition(".")[2])
+    return program.is_movable(node) and not program.persistent[key] and key in program.made
+
+
+def _is_number(program: Scoped, node: fx.Node) -> bool:
+    """Returns whether a node reads one number outside of the state_dict."""
+    key = str(node.target)
+    return program.is_movable(node) and not program.persistent[key] and program.root.get_buffer(key).numel() == 1
 
 
 def _twin(home: Path, region: Path) -> Path:
@@ -151,14 +164,23 @@ def _copied(program: Scoped, node: fx.Node, region: Path, first: fx.Node, copies
     return copied
 
 
-def _hold_apart(program: Scoped) -> None:
+def _hold_apart(program: Scoped, computed: Collection[fx.Node], noted: bool) -> None:
     """Gives each of several regions that read a constant of the exporter's one of its own, in one memory.
 
-    Such a constant, a number in the author's code, is merged with equal ones. A buffer has the author's name.
+    A number outside of the state_dict is not worth an argument. Of a table, such as the frequencies of positions, the
+    regions compute the rest themselves.
+
+    Args:
+        program: its scopes are filled.
+        computed: what regions compute of sizes and constants themselves.
+        noted: whether the exporter notes its calls. Then a constant that stands for a value of the author's code has
+            the value's name; others are parts of calls, merged with equal ones.
     """
     for node in program.graph.find_nodes(op="get_attr"):
         key = str(node.target)
-        if not _is_exporters(program, node):
+        part_of_calls = noted and is_generated(key.rpartition(".")[2])
+        apart = part_of_calls or any(user in computed for user in node.users)
+        if not (apart and _is_made(program, node)) and not _is_number(program, node):
             continue
         groups: dict[Path, list[fx.Node]] = {}
         for user in node.users:

@@ -43,6 +43,7 @@ def nest(
     module: fx.GraphModule,
     specs: dict[fx.Node, Spec],
     nameless: Set[str] = frozenset(),
+    made: Set[str] = frozenset(),
     own: Set[str] | None = None,
 ) -> dict[str, Any]:
     """Makes the containers of an imported module run: each gets the calls that belong to it, and its parent calls it.
@@ -54,6 +55,7 @@ def nest(
         module: its graph calls its layers itself; it gets one that calls blocks.
         specs: shapes of its values.
         nameless: the paths of layers and weights that the file does not name; they move to where they are used.
+        made: the paths of constants that the exporter made of the author's code.
         own: the author's keys, where equal parts of what the file does not name become blocks too.
 
     Returns:
@@ -62,7 +64,7 @@ def nest(
         do not see, they are in `entered`, by path. With `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    program, notes = Scoped(module, module.graph, specs, nameless=nameless), dict[str, Any]()
+    program, notes = Scoped(module, module.graph, specs, nameless=nameless, made=made), dict[str, Any]()
     complete_scopes(program)
     declared = declared_scopes(program)
     of_torch = scopes_of_torch(program, declared)

@@ -39,6 +39,7 @@ class Scoped:
         scope: the path of each node's container.
         class_names: the author's class names of containers, where the exporter noted them.
         nameless: the paths of layers and weights that the file does not name.
+        made: the paths of constants that the exporter made of the author's code.
         noted: the paths of the modules that an exporter notes, see `complete_scopes`.
         called: the paths of the modules that the file says are called; a list of modules is not.
         numbered: the paths of the modules that hold others under numbers, which are no names of attributes.
@@ -52,6 +53,7 @@ class Scoped:
     scope: dict[fx.Node, Path] = field(default_factory=dict)
     class_names: dict[Path, str] = field(default_factory=dict)
     nameless: Set[str] = frozenset()
+    made: Set[str] = frozenset()
     noted: Set[Path] = frozenset()
     called: Set[Path] = frozenset()
     numbered: set[Path] = field(default_factory=set)

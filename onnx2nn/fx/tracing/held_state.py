@@ -40,6 +40,7 @@ class HeldState:
     Attributes:
         names: the used paths.
         nameless: the paths of layers and weights that the file does not name; any module may hold these.
+        made: the paths of constants that the exporter made of the author's code.
         parameters: the parameters, by the `identity_of` their tensors.
         own: constants of the module itself, by name, and whether state_dict holds them. The final module
             registers them; registering them here too would take a sixth of the time of a large import.
@@ -49,7 +50,7 @@ class HeldState:
         # torch.compile and other libraries give nn.Module further members at their first use.
         self.names = Names(_TAKEN.union(dir(nn.Module)), GRAPH_MEMBERS)
         self.own: dict[str, tuple[Any, bool]] = {}
-        self.nameless: set[str] = set()
+        self.nameless, self.made = set[str](), set[str]()
         self._tracer, self._root = tracer, root
         self._reads: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
@@ -68,7 +69,7 @@ class HeldState:
 
     def read(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
-        steps, trainable, persistent, own, outer, nameless = self._tracer.placement.constant(tensor)
+        steps, trainable, persistent, own, outer, nameless, made = self._tracer.placement.constant(tensor)
         identity = identity_of(tensor)
         key = (identity, *steps) if own else identity
         node = self._reads.get(key)
@@ -79,6 +80,8 @@ class HeldState:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, identity))
             if nameless:
                 self.nameless.add(path)
+            if made:
+                self.made.add(path)
             trained = trainable and tensor.is_floating_point()
             self._hold(path, self.parameter(tensor, identity) if trained else tensor, persistent)
             self._keep.append(tensor)
