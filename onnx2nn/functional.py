@@ -32,45 +32,40 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _proxy_among(values: Any) -> fx.Proxy | None:
-    """Returns a proxy among the values, None outside of torch.fx's tracing, which unpickling a module does too.
+def _special(values: Iterable[Any]) -> fx.Proxy | torch.device | None:
+    """Returns a proxy among the values, else the device of the first tensor that has elements, but not on the CPU.
 
-    The caller then records its call as one node. torch.fx.wrap would do so too, but it replaces functions during
-    tracing, which torch.compile does not support inside the branches of torch.cond.
+    There are proxies in torch.fx's tracing, which unpickling a module does too. The caller then records its call as one
+    node. torch.fx.wrap would do so too, but it replaces functions during tracing, which torch.compile does not support
+    inside the branches of torch.cond.
     """
+    device = None
     for value in values:
-        found = _proxy_among(value) if isinstance(value, (list, tuple)) else value
-        if isinstance(found, fx.Proxy):
-            return found
-    return None
-
-
-def _elsewhere(values: Iterable[Any]) -> torch.device | None:
-    """Returns the device of the first tensor on another one than the CPU, where tensors have elements."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            found = _elsewhere(value)
-        else:
-            found = value.device if isinstance(value, torch.Tensor) else None
-        if found is not None and found.type not in ("cpu", "meta"):
-            return found
-    return None
+        if isinstance(value, torch.Tensor):
+            if device is None and not (value.is_cpu or value.is_meta):
+                device = value.device
+        elif isinstance(value, fx.Proxy):
+            return value
+        elif isinstance(value, (list, tuple)):
+            found = _special(value)
+            if isinstance(found, fx.Proxy):
+                return found
+            device = device or found
+    return device
 
 
 def _function(row: Row) -> Any:
     static = [row.input_name(i) in row.static for i in range(len(row.inputs))] if row.static else []
 
     def run(*inputs: Any, **attributes: Any) -> Any:
-        proxy = _proxy_among(inputs)
-        if proxy is not None:
-            return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
-        values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        tensors = (value for value in attributes.values() if isinstance(value, torch.Tensor))
-        device = _elsewhere((*inputs, *tensors))
-        if device is None:
+        found = _special((*inputs, *attributes.values()))
+        if isinstance(found, fx.Proxy):
+            return found.tracer.create_proxy("call_function", function, inputs, attributes)
+        values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)] if static else inputs
+        if found is None:
             return row.run(torch, *values, **attributes)
-        with device:  # what a body makes of numbers is there; what it computes with NumPy is not
-            return placed(row.run(torch, *values, **attributes), device)
+        with found:  # what a body makes of numbers is there; what it computes with NumPy is not
+            return placed(row.run(torch, *values, **attributes), found)
 
     function: Any = _as_custom_op(row, run) if row.custom_op else run
     name_function(function, row, __name__)

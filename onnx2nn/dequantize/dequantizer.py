@@ -14,6 +14,7 @@ from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.importing.constants import Constant
 from onnx2nn.ops import quantize
+from onnx2nn.ops.quantized_numbers import limits
 from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
@@ -265,7 +266,7 @@ class Dequantizer:
         if element is None or element.small is not None or element.largest is not None:
             return False
         zero = np.zeros(()) if zero is None else zero.astype(np.float64)
-        low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in quantize.limits(element))
+        low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in limits(element))
         if not self.is_within(value, low, high):
             bounds = [self.constant_node(node, np.array(bound), output) for bound in (low, high)]
             for bound in bounds:

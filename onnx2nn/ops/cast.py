@@ -216,7 +216,11 @@ def type_number(F: Any, value: Any, types: Any, position: int) -> int:
     name = types[position] if types is not None else None
     if name is not None:
         return BY_NAME[name].number
-    return next(e.number for e in BY_NUMBER.values() if not e.travels_wider and getattr(F, e.dtype) == value.dtype)
+    return _BY_DTYPE[str(value.dtype).rpartition(".")[2]]
+
+
+_BY_DTYPE = {e.dtype: e.number for e in reversed(BY_NUMBER.values()) if not e.travels_wider}
+"""Names of types in a framework → numbers of element types."""
 
 
 cast_like_19 = revision(cast_like, 19, without=["round_mode"])

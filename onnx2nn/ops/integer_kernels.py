@@ -13,6 +13,7 @@ from typing import Any
 
 from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.machine_code import machine_code
+from onnx2nn.ops.quantized_numbers import Functional, arithmetic
 from onnx2nn.optable.row import has_values
 
 _MOST = (1 << 31) // 255**2 - 1
@@ -34,9 +35,9 @@ class Columns:
     """
 
     def __init__(self, F: Any, b: Any, zero_point: Any, *, reused: bool = False):
-        columns, shift = _signed(F, b)
+        columns, shift = _signed(arithmetic(F, b), b)
         self._columns = in_columns(F, columns) if reused else columns
-        self._offset = _offset(F, zero_point, shift)
+        self._offset = _offset(arithmetic(F, zero_point), zero_point, shift)
         if reused and _is_zero(F, self._offset):
             self._offset = None
         self._sums = self._columns.sum(0, keepdim=True, dtype=F.int32) if reused else None
@@ -49,8 +50,9 @@ class Columns:
             a: `(..., m, k)`, int8 or uint8.
             zero_point: None, one number, or `(m, 1)` for one matrix `a`.
         """
-        rows, shift = _signed(F, a.reshape(-1, a.shape[-1]))
-        left = _offset(F, zero_point, shift)
+        numbers = arithmetic(F, a, zero_point)
+        rows, shift = _signed(numbers, a.reshape(-1, a.shape[-1]))
+        left = _offset(numbers, zero_point, shift)
         if left is None:
             product = F._int_mm(rows, self._columns)
         elif self._sums is not None:
@@ -95,12 +97,13 @@ def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     )
 
 
-def _signed(F: Any, x: Any) -> tuple[Any, int]:
+def _signed(numbers: Functional, x: Any) -> tuple[Any, int]:
     """Returns a matrix of 8-bit integers as int8, and what was taken from them.
 
     torch's product takes a matrix of one row or column for its transpose where its strides are both 1.
     """
-    x, shift = (x, 0) if x.dtype == F.int8 else ((x ^ 128).view(F.int8), 128)
+    F = numbers.F
+    x, shift = (x, 0) if x.dtype == F.int8 else ((x ^ numbers.constant(128, F.uint8)).view(F.int8), 128)
     return (_in_rows(x.contiguous()) if 1 in x.shape else x), shift
 
 
@@ -115,10 +118,12 @@ def in_columns(F: Any, x: Any) -> Any:
     return x.t().clone(memory_format=F.contiguous_format).t()
 
 
-def _offset(F: Any, zero_point: Any, shift: int) -> Any:
+def _offset(numbers: Functional, zero_point: Any, shift: int) -> Any:
     """Returns a zero point minus `shift`, in int32; None for 0."""
-    found = -shift if zero_point is None else zero_point.to(F.int32) - shift
-    return found if not isinstance(found, int) or found else None
+    number = numbers.number(zero_point)
+    if number is None:
+        return zero_point.to(numbers.F.int32) - shift
+    return numbers.constant(number - shift, numbers.F.int32) if number != shift else None
 
 
 def _is_zero(F: Any, offset: Any) -> bool:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ground.element_types import BY_NUMBER, Element
+from onnx2nn.ground.element_types import BY_NAME, BY_NUMBER
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.axes import from_front
-from onnx2nn.ops.cast import convert, element_of, type_number
+from onnx2nn.ops.cast import element_of, type_number
 from onnx2nn.ops.conv import conv, window_of
+from onnx2nn.ops.quantized_numbers import Functional, InPlace, arithmetic, is_zero, round_to
 from onnx2nn.ops.shape import demand, fixed
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -65,70 +66,6 @@ def _demand_pair(scale: Any, zero_point: Any) -> None:
 
 def _is_number(parameter: Any) -> bool:
     return parameter.ndim == 0 or (parameter.ndim == 1 and fixed(parameter.shape[0]) and parameter.shape[0] == 1)
-
-
-def is_zero(F: Any, zero_point: Any) -> bool:
-    """Returns whether a zero point is known to be 0 or absent."""
-    if zero_point is None:
-        return True
-    if not has_values(F, zero_point):
-        return False
-    if zero_point.is_floating_point():
-        zero_point = zero_point.to(F.float32)
-    return not bool(zero_point if zero_point.numel() == 1 else zero_point.any())
-
-
-def limits(element: Element) -> tuple[int, int]:
-    """Returns the smallest and the largest number of an integer type."""
-    if element.name.startswith("UINT"):
-        return 0, (1 << element.bits) - 1
-    return -(1 << element.bits - 1), (1 << element.bits - 1) - 1
-
-
-def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
-    """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated.
-
-    NaN gives an integer type's smallest number, as in ONNX Runtime. It occurs with scales of inf, which masks of -inf
-    have after calibration.
-    """
-    integer = element.small is None and element.largest is None
-    if integer:
-        y = F.round(y)
-    if not is_zero(F, zero_point):
-        y = y + zero_point.to(y.dtype)
-    if not integer:
-        return convert(F, y, element, saturate=saturate)
-    smallest, largest = limits(element)
-    y = y.clamp(smallest, largest)
-    if smallest:  # the conversion to integers below gives 0 for NaN
-        y = F.nan_to_num(y, nan=smallest)
-    return y.to(getattr(F, element.dtype))
-
-
-def _to_uint8(F: Any, y: Any) -> Any:
-    """Returns whole numbers from 0 to 255 as uint8, NaN as 0. torch converts floats to uint8 one by one."""
-    return y.to(F.int16).to(F.uint8)
-
-
-def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -> Any:
-    """Returns integers `y` of new memory, times `scale`, as `round_to` rounds them; works in place where it can.
-
-    Args:
-        F: torch, or another namespace.
-        y: exact integers: int32 or floats.
-        scale: broadcasts against `y`.
-        zero_point: None or one that broadcasts against `y`.
-        element: an integer type.
-    """
-    y, eight = y.to(F.float32), element.bits == 8
-    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point):
-        return round_to(F, y * scale, zero_point, element)
-    y = y.mul_(scale.detach()).round_()
-    smallest, _ = limits(element)  # numbers from it on are numbers from 0 on, and NaN becomes 0
-    if smallest or not is_zero(F, zero_point):
-        y.add_((0 if zero_point is None else zero_point.to(F.float32)) - smallest)
-    whole = _to_uint8(F, y.clamp_(0, 255))
-    return whole if not smallest else whole.bitwise_xor_(128).view(F.int8)
 
 
 @op("QuantizeLinear", 23, traits=["keeps_rank", "quantises"])
@@ -266,16 +203,15 @@ def _quantized_over_its_range(F: Any, x: Any) -> tuple[Any, ...] | None:
     """
     if x.device.type != "cpu" or x.dtype != F.float32 or (x.requires_grad and F.is_grad_enabled()):
         return None
-    low, high = (end.item() for end in F.aminmax(x))
-    low, high = min(low, 0.0), max(high, 0.0)
+    ends = F.aminmax(x)
+    low, high = min(ends.min.item(), 0.0), max(ends.max.item(), 0.0)
     width = high - low
     if width and not _SCALES[0] < width / 255 < _SCALES[1]:
         return None
     scale = float(np.float32(float(np.float32(width)) / 255)) if width else 1.0
     zero = round(min(float(np.float32(-low / scale)), 255.0))
-    step, shift = F.tensor(scale), F.tensor(float(zero))
-    y = _to_uint8(F, F.div(x, step).round_().add_(shift).clamp_(0.0, 255.0))
-    return y, step, shift.to(F.uint8)
+    step, zero_point = F.tensor(scale), F.tensor(zero, dtype=F.uint8)
+    return InPlace(F).to_steps(F.div(x, step), zero_point, BY_NAME["UINT8"]), step, zero_point
 
 
 def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int], bias: Any = None) -> Any:
@@ -283,12 +219,14 @@ def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int
 
     float32 holds integers up to 2**24. Of constant weights, their own sums decide whether it suffices.
     """
+    if bias is None and isinstance(count, int) and count * 255 * 255 < 1 << 24:
+        return F.float32
     if has_values(F, w, w_zero_point, bias) and w.numel():
         weights = w.to(F.float64) if w_zero_point is None else w.to(F.float64) - w_zero_point.to(F.float64)
         bound = float(weights.abs().sum(dims).max()) * 255
         bound += 0 if bias is None else float(bias.to(F.float64).abs().max())
     else:
-        bound = count * 255 * 255 if isinstance(count, int) and bias is None else math.inf
+        bound = math.inf
     return F.float32 if bound < 1 << 24 else F.float64
 
 
@@ -306,18 +244,14 @@ class RightOperand:
         if integer_kernels.serves(F, w[:, 0], w, zero_point):
             self._columns = integer_kernels.Columns(F, w, zero_point, reused=True)
         else:
-            self._weight = shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
+            dtype = _sum_dtype(F, w.shape[-2], w, zero_point, [-2])
+            self._weight = Functional(F).centered(w, zero_point, dtype)
 
     def product(self, x: Any, zero_point: Any) -> Any:
         """Returns `x - zero_point`, `(..., k)`, times the operand, exact: in int32, or in floats."""
         if self._columns is not None:
             return self._columns.product(self._F, x, zero_point)
         return self._F.matmul(x.to(self._weight.dtype) - zero_point.to(self._weight.dtype), self._weight)
-
-
-def shifted(F: Any, x: Any, zero_point: Any) -> Any:
-    """Returns floats minus a zero point."""
-    return x if is_zero(F, zero_point) else x - zero_point.to(x.dtype)
 
 
 def _rows(parameter: Any, matrix: Any) -> Any:
@@ -335,8 +269,8 @@ def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any)
         dtype = F.float64
     else:
         dtype = _sum_dtype(F, a.shape[-1], b, b_zero_point, [-2] if b.ndim > 1 else [0])
-    left = shifted(F, a.to(dtype), rows)
-    return F.matmul(left, shifted(F, b.type_as(left), b_zero_point))
+    numbers = arithmetic(F, a, b, rows, b_zero_point)
+    return F.matmul(numbers.centered(a, rows, dtype), numbers.centered(b, b_zero_point, dtype))
 
 
 def _to_int32(F: Any, x: Any) -> Any:
@@ -402,7 +336,8 @@ def qlinear_matmul(
     product = integer_matmul(F, a, b, a_zero_point, b_zero_point)
     scale = (_rows(a_scale, a) * b_scale / _rows(y_scale, a)).to(F.float32)
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return requantized(F, product, scale, _rows(y_zero_point, a), element)
+    numbers = arithmetic(F, product, scale, y_zero_point)
+    return numbers.to_steps(numbers.scaled(product.to(F.float32), scale), _rows(y_zero_point, a), element)
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
@@ -413,8 +348,8 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     if w_zero_point is not None and w_zero_point.ndim == 1:
         w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
-    data = shifted(F, x.to(dtype), x_zero_point)
-    weights = shifted(F, w.type_as(data), w_zero_point)
+    numbers = arithmetic(F, x, w, x_zero_point, w_zero_point)
+    data, weights = numbers.centered(x, x_zero_point, dtype), numbers.centered(w, w_zero_point, dtype)
     if dtype == F.float64 and in_onnx_export():
         return _conv_of_digits(F, data, weights, bias, attributes)
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
@@ -557,7 +492,8 @@ def qlinear_conv(
     if w_scale.ndim == 1:
         scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return requantized(F, result, scale, y_zero_point, element)
+    numbers = arithmetic(F, result, scale, y_zero_point)
+    return numbers.to_steps(numbers.scaled(result.to(F.float32), scale), y_zero_point, element)
 
 
 @op(

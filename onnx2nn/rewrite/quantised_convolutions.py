@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx2nn.ground.element_types import BY_NAME, Element
 from onnx2nn.ops import integer_convolutions
-from onnx2nn.ops.quantize import limits
+from onnx2nn.ops.quantized_numbers import limits
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample

@@ -11,7 +11,7 @@ from onnx2nn.ops.contrib.attention import heads_apart, softmax_with_sink
 from onnx2nn.ops.contrib.fused import MICROSOFT
 from onnx2nn.ops.contrib.packed_weights import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
-from onnx2nn.ops.quantize import round_to
+from onnx2nn.ops.quantized_numbers import round_to
 from onnx2nn.ops.shape import chosen, demand, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED

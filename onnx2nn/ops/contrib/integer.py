@@ -12,6 +12,7 @@ from onnx2nn.ops.contrib.attention import attention_of_rows
 from onnx2nn.ops.contrib.fused import MICROSOFT
 from onnx2nn.ops.contrib.quantized import element_like
 from onnx2nn.ops.linalg import matmul
+from onnx2nn.ops.quantized_numbers import round_to
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, Lookup
 
@@ -47,7 +48,7 @@ def qlinear_reduce_mean(
 ) -> Any:
     reduced = once(axes, data.ndim)
     mean = quantize.dequantize_linear(F, data, data_scale, data_zero_point).mean(reduced, keepdim=bool(keepdims))
-    return quantize.round_to(F, mean / reduced_scale, reduced_zero_point, element_like(F, data))
+    return round_to(F, mean / reduced_scale, reduced_zero_point, element_like(F, data))
 
 
 @op("MatMulInteger16", 1, domain=MICROSOFT)

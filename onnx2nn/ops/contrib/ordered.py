@@ -12,7 +12,8 @@ from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import activation
 from onnx2nn.ops.cast import element_of
 from onnx2nn.ops.contrib.fused import MICROSOFT
-from onnx2nn.ops.quantize import integer_matmul, round_to
+from onnx2nn.ops.quantize import integer_matmul
+from onnx2nn.ops.quantized_numbers import round_to
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED
 

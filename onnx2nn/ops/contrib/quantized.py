@@ -16,6 +16,7 @@ from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib.fused import MICROSOFT
 from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.pool import Windows, average_pool, max_pool
+from onnx2nn.ops.quantized_numbers import Functional, arithmetic, round_to
 from onnx2nn.ops.rnn import (
     LinearMap,
     check_shapes,
@@ -39,7 +40,7 @@ def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
 
 def _quantized(F: Any, y: Any, scale: Any, zero_point: Any, like: Any) -> Any:
     """Returns floats quantised to the type of `like`: rounded, then shifted by the zero point."""
-    return quantize.round_to(F, y / scale, zero_point, element_like(F, like))
+    return arithmetic(F, y, zero_point).to_steps(y / scale, zero_point, element_like(F, like))
 
 
 def element_like(F: Any, like: Any) -> Any:
@@ -47,17 +48,9 @@ def element_like(F: Any, like: Any) -> Any:
     return BY_NUMBER[type_number(F, like, None, 0)]
 
 
-def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
-    """Returns `y`, already divided by its scale, shifted by the zero point, then rounded, as ONNX Runtime's kernels do.
-
-    Halves are thus rounded to an even result, whatever the zero point is.
-    """
-    y = y if quantize.is_zero(F, zero_point) else y + zero_point.to(F.float32)
-    return quantize.round_to(F, y, None, element_like(F, like))
-
-
-def _whole(F: Any, x: Any, zero_point: Any) -> Any:
-    return quantize.shifted(F, x.to(F.float32), zero_point)
+def _shifted_and_rounded(numbers: Functional, y: Any, zero_point: Any, like: Any) -> Any:
+    """Returns `y` of new memory, divided by its scale, shifted, then rounded, as ONNX Runtime's kernels do."""
+    return numbers.to_steps(y, zero_point, element_like(numbers.F, like), shift_first=True)
 
 
 def _joined(a: Any, b: Any) -> Any:
@@ -111,8 +104,10 @@ def qlinear_add(
     C_scale: Any = REQUIRED,
     C_zero_point: Any = None,
 ) -> Any:
-    total = _whole(F, A, A_zero_point) * (A_scale / C_scale) + _whole(F, B, B_zero_point) * (B_scale / C_scale)
-    return _shifted_and_rounded(F, total, C_zero_point, A)
+    numbers = arithmetic(F, A, A_zero_point, B, B_zero_point, C_zero_point)
+    a = numbers.scaled(numbers.centered(A, A_zero_point, F.float32), A_scale / C_scale)
+    b = numbers.scaled(numbers.centered(B, B_zero_point, F.float32), B_scale / C_scale)
+    return _shifted_and_rounded(numbers, numbers.sum(a, b), C_zero_point, A)
 
 
 @packed_op("QLinearMul", 1, results=_results_of_elements, float_form=FloatForm("Mul"))
@@ -127,8 +122,10 @@ def qlinear_mul(
     C_scale: Any = REQUIRED,
     C_zero_point: Any = None,
 ) -> Any:
-    product = _whole(F, A, A_zero_point) * _whole(F, B, B_zero_point)
-    return _shifted_and_rounded(F, product * (A_scale * B_scale / C_scale), C_zero_point, A)
+    numbers = arithmetic(F, A, A_zero_point, B, B_zero_point, C_zero_point)
+    a, b = numbers.centered(A, A_zero_point, F.float32), numbers.centered(B, B_zero_point, F.float32)
+    product = numbers.scaled(numbers.product(a, b), A_scale * B_scale / C_scale)
+    return _shifted_and_rounded(numbers, product, C_zero_point, A)
 
 
 def _results_of_choice(F: Any, condition: Any, X: Any, x_s: Any, x_z: Any, Y: Any, *steps: Any) -> Any:
@@ -219,7 +216,7 @@ def qlinear_softmax(
     below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
     nothing = F.isnan(y)
-    y = quantize.round_to(F, F.where(nothing, 0.0, y), y_zero_point, element_like(F, X)).masked_fill(nothing, 0)
+    y = round_to(F, F.where(nothing, 0.0, y), y_zero_point, element_like(F, X)).masked_fill(nothing, 0)
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
@@ -268,7 +265,7 @@ def qlinear_average_pool(
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
     y = average_pool(F, x, kernel_shape=kernel_shape, pads=pads, strides=strides, **options)
     y = y.movedim(1, -1) if channels_last else y
-    return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
+    return _shifted_and_rounded(arithmetic(F, y, y_zero_point), y / y_scale, y_zero_point, X)
 
 
 def _results_of_global_pool(F: Any, X: Any, *steps: Any, channels_last: int = 0) -> Any:
@@ -290,9 +287,10 @@ def qlinear_global_average_pool(
 ) -> Any:
     """The sum is exact and is scaled once."""
     axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
-    total = _whole(F, X, x_zero_point).sum(axes, keepdim=True)
+    numbers = arithmetic(F, X, x_zero_point, y_zero_point)
+    total = numbers.centered(X, x_zero_point, F.float32).sum(axes, keepdim=True)
     scale = x_scale / (y_scale * math.prod(X.shape[axis] for axis in axes))
-    return quantize.round_to(F, total * scale, y_zero_point, element_like(F, X))
+    return numbers.to_steps(numbers.scaled(total, scale), y_zero_point, element_like(F, X))
 
 
 @op("NhwcMaxPool", 1, domain=MICROSOFT)
@@ -393,7 +391,9 @@ def qgemm(
     scale = (a_scale if alpha == 1.0 else a_scale * alpha) * b_scale  # in ONNX Runtime's order
     if y_scale is None:
         return product.to(F.float32) * scale
-    return quantize.requantized(F, product, scale / y_scale, y_zero_point, element_like(F, y_zero_point))
+    numbers = arithmetic(F, product, y_zero_point)
+    y = numbers.scaled(product.to(F.float32), scale / y_scale)
+    return numbers.to_steps(y, y_zero_point, element_like(F, y_zero_point))
 
 
 def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> Any:
