@@ -28,7 +28,9 @@ def integers(draw: Callable[..., Any], shape: tuple[int, ...], dtype: torch.dtyp
 
 def scale(draw: Callable[..., Any]) -> torch.Tensor:
     """Draws a scale: often a power of 2, of which quotients are halves, and at times no normal number."""
-    value = draw(st.one_of(st.sampled_from([0.5, 1.0, 0.25, 2.0, float("inf"), 1e-40]), st.floats(2**-20, 1024.0, width=32)))
+    value = draw(
+        st.one_of(st.sampled_from([0.5, 1.0, 0.25, 2.0, float("inf"), 1e-40]), st.floats(2**-20, 1024.0, width=32))
+    )
     return torch.full(draw(st.sampled_from([(), (1,)])), value)
 
 

@@ -30,7 +30,8 @@ def compute_apart(program: Scoped) -> None:
     if getattr(program.root, "graph", None) is not program.graph:
         return
     noted = any(node.meta.get("call") for node in program.graph.nodes)
-    _hold_apart(program, _copy_computed(program) if noted else _sizes_of_computed(program), noted)
+    copies = _copy_computed(program) if noted else None
+    _hold_apart(program, copies)
 
 
 def _copy_computed(program: Scoped) -> Set[fx.Node]:
@@ -40,7 +41,8 @@ def _copy_computed(program: Scoped) -> Set[fx.Node]:
         first.setdefault(program.scope[node], node)
     made = set[fx.Node]()
     for region, users in planned.items():
-        begin = min([*filter(None, [first.get(region)]), *(user for inside in users.values() for user in inside)])
+        begin = min(user for inside in users.values() for user in inside)
+        begin = min(begin, first.get(region, begin))
         copies: dict[fx.Node, fx.Node] = {}
         for node in sorted(users):
             copies[node] = _copied(program, node, region, begin, copies)
@@ -69,7 +71,7 @@ def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
                     planned[used] = []
                     pending.append(used)
         found[region] = planned
-    return found
+    return {region: planned for region, planned in found.items() if planned}
 
 
 def _sizes_of_computed(program: Scoped) -> dict[fx.Node, Set[Size | None]]:
@@ -164,7 +166,7 @@ def _copied(program: Scoped, node: fx.Node, region: Path, first: fx.Node, copies
     return copied
 
 
-def _hold_apart(program: Scoped, computed: Collection[fx.Node], noted: bool) -> None:
+def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
     """Gives each of several regions that read a constant of the exporter's one of its own, in one memory.
 
     A number outside of the state_dict is not worth an argument. Of a table, such as the frequencies of positions, the
@@ -172,28 +174,32 @@ def _hold_apart(program: Scoped, computed: Collection[fx.Node], noted: bool) -> 
 
     Args:
         program: its scopes are filled.
-        computed: what regions compute of sizes and constants themselves.
-        noted: whether the exporter notes its calls. Then a constant that stands for a value of the author's code has
-            the value's name; others are parts of calls, merged with equal ones.
+        copies: what was copied into regions; None where the exporter does not note its calls. Of one that does, a
+            constant that stands for a value of the author's code has the value's name; others are parts of calls,
+            merged with equal ones.
     """
+    computed: Collection[fx.Node] | None = copies
     for node in program.graph.find_nodes(op="get_attr"):
-        key = str(node.target)
-        part_of_calls = noted and is_generated(key.rpartition(".")[2])
-        apart = part_of_calls or any(user in computed for user in node.users)
-        if not (apart and _is_made(program, node)) and not _is_number(program, node):
-            continue
         groups: dict[Path, list[fx.Node]] = {}
         for user in node.users:
             groups.setdefault(program.scope[user], []).append(user)
-        for region, users in groups.items() if len(groups) > 1 else ():
+        if len(groups) < 2 or not program.is_movable(node):
+            continue
+        if computed is None:
+            computed = _sizes_of_computed(program)
+        key = str(node.target)
+        part_of_calls = copies is not None and is_generated(key.rpartition(".")[2])
+        apart = part_of_calls or any(user in computed for user in node.users)
+        if not (apart and _is_made(program, node)) and not _is_number(program, node):
+            continue
+        for region, users in groups.items():
             copied = _copied(program, node, region, min(users), {})
             copied.target = _held_again(program, key)
             for user in users:
                 user.replace_input_with(node, copied)
-        if not node.users:
-            program.graph.erase_node(node)
-            del program.scope[node]
-            remove(program.root, key)
+        program.graph.erase_node(node)
+        del program.scope[node]
+        remove(program.root, key)
 
 
 def _held_again(program: Scoped, key: str) -> str:
