@@ -8,7 +8,7 @@ import io
 import pickle
 import runpy
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -716,12 +716,42 @@ def test_blocks_make_their_own_tables(exporter: str) -> None:
     """The frequencies and the number are constants that the newer exporter folds, named by the calls before them."""
     original = seeded(RotaryBlocks)
     ids = torch.arange(10).reshape(2, 5) % 9
-    module = onnx2nn.load(EXPORTERS[exporter]("tables_of_blocks", original, (ids,), (ids[:, :4],)))
+    path = EXPORTERS[exporter]("tables_of_blocks", original, (ids,), (ids[:, :4],))
+    module = onnx2nn.load(path)
     torch.testing.assert_close(module(ids), original(ids))
     assert type(module.blocks[0]) is type(module.blocks[1])
     x = torch.randn(3, 7, 8)
     for block, own in zip(original.blocks, module.blocks, strict=True):
         torch.testing.assert_close(own(x), block(x))
+    found = onnx2nn.verify_nodes(path, module, inputs={"ids": ids.numpy()})
+    assert found.ok
+    assert max(Counter(node.output for node in found.nodes).values()) == 1  # one of the copies is the file's node
+
+
+class Scale(nn.Module):
+    """A block that holds nothing and multiplies by a table."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(8.0).cos().expand(x.shape[0], 5, 8) * x
+
+
+class Scaled(nn.Module):
+    """A list of blocks that the file knows by a constant alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.scales = nn.Embedding(9, 8), nn.ModuleList([Scale(), Scale()])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.scales[1](self.scales[0](self.words(ids)))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_container_whose_constant_is_held_elsewhere(exporter: str) -> None:
+    original = seeded(Scaled)
+    ids = torch.arange(10).reshape(2, 5) % 9
+    module = onnx2nn.load(EXPORTERS[exporter]("held_elsewhere", original, (ids,), (ids[:1],)))
+    torch.testing.assert_close(module(ids), original(ids))
 
 
 class Anchors(nn.Module):

@@ -16,7 +16,7 @@ from onnx2nn.fx.modules.module_tree import remove
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.ground.naming import is_generated
-from onnx2nn.importing.regions import Path
+from onnx2nn.importing.regions import Path, around_of
 from onnx2nn.sizes.expression import Size
 
 
@@ -159,11 +159,7 @@ def _copied(program: Scoped, node: fx.Node, region: Path, first: fx.Node, copies
     """Returns a copy of a node in a region, of what is copied there already, where both the node and the region are."""
     graph = program.graph
     with graph.inserting_before(first) if node < first else graph.inserting_after(node):
-        copied = graph.node_copy(node, lambda used: copies.get(used, used))
-    program.scope[copied] = region
-    if node in program.specs:
-        program.specs[copied] = program.specs[node]
-    return copied
+        return program.copied(node, region, copies)
 
 
 def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
@@ -179,6 +175,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
             merged with equal ones.
     """
     computed: Collection[fx.Node] | None = copies
+    kept = set[str]()
     for node in program.graph.find_nodes(op="get_attr"):
         groups: dict[Path, list[fx.Node]] = {}
         for user in node.users:
@@ -199,7 +196,9 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
                 user.replace_input_with(node, copied)
         program.graph.erase_node(node)
         del program.scope[node]
-        remove(program.root, key)
+        kept = kept or {".".join(path) for path in {*program.scope.values()} | around_of(program.scope.values())}
+        remove(program.root, key, kept)
+        program.containers = {path for path in program.containers if program.find(path) is not None}
 
 
 def _held_again(program: Scoped, key: str) -> str:

@@ -359,7 +359,7 @@ def copy_for_users(program: Scoped, node: fx.Node, scope_for: Callable[[fx.Node]
         copied = node
         if number:
             with program.graph.inserting_before(min(users)):
-                copied = program.graph.node_copy(node)
+                copied = program.copied(node, scope)
             for user in users:
                 user.replace_input_with(node, copied)
         elif program.scope.get(node) != scope:

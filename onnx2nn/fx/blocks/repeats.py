@@ -145,13 +145,14 @@ def _with_weights(program: Scoped, nodes: list[fx.Node], depth: int, weights: Se
         return [nodes]  # one call, that uses a weight several times
     for call in calls[1:]:
         with program.graph.inserting_before(call[0]):
-            copies = {node: program.graph.node_copy(node) for node in computed}
-        call[:0] = copies.values()
-        program.scope |= {copied: program.scope[node] for node, copied in copies.items()}
+            copies: dict[fx.Node, fx.Node] = {}
+            for node in computed:
+                copies[node] = program.copied(node, program.scope[node], copies)
         for node in call:
             for used in node.all_input_nodes:
                 if used in copies:
                     node.replace_input_with(used, copies[used])
+        call[:0] = copies.values()
     calls[0][:0] = computed
     return calls
 

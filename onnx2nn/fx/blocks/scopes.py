@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -88,6 +89,23 @@ class Scoped:
             return False
         persistent = self.persistent.get(str(node.target))
         return persistent is not None and (not persistent or str(node.target) in self.nameless)
+
+    def copied(self, node: fx.Node, region: Path, known: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> fx.Node:
+        """Returns a copy of a node for a region, at the point where the graph inserts nodes.
+
+        Its value is the node's, which alone is compared with that of the file.
+
+        Args:
+            node: the node.
+            region: the path of the copy's container.
+            known: what the copy takes in place of arguments of the node.
+        """
+        copied = self.graph.node_copy(node, lambda used: known.get(used, used))
+        copied.meta.pop("onnx_outputs", None)
+        self.scope[copied] = region
+        if node in self.specs:
+            self.specs[copied] = self.specs[node]
+        return copied
 
     def parameters(self, path: Path) -> dict[str, nn.Parameter]:
         """Returns the parameters that the module at `path` holds itself, by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -106,13 +106,13 @@ def paths_around(path: Any) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def remove(root: nn.Module, path: str) -> None:
-    """Removes the object at the dotted `path`, and enclosing modules that become empty."""
+def remove(root: nn.Module, path: str, kept: Collection[str] = ()) -> None:
+    """Removes the object at the dotted `path`, and enclosing modules that become empty, but for `kept` ones."""
     while path:
         around, _, name = path.rpartition(".")
         holder = root.get_submodule(around)
         delattr(holder, name)
-        if type(holder) is not nn.Module or not _is_empty(holder):
+        if type(holder) is not nn.Module or around in kept or not _is_empty(holder):
             return
         path = around
 
