@@ -110,3 +110,28 @@ def test_a_dynamically_quantised_file_as_floats_has_the_keys_of_its_author(dynam
     assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
     assert isinstance(module.table, nn.Embedding) and isinstance(module.layers[1], nn.Linear)
     torch.testing.assert_close(module(tokens), model(tokens), rtol=0.1, atol=0.05)
+
+
+class _Reader(nn.Module):
+    """Recurrent layers, and a linear layer in a module behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(5, 8, 2, batch_first=True), nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.lstm(x)[0][:, -1])
+        return output
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_quantised_recurrent_layer_is_in_no_module_behind_it(dynamo: bool, tmp_path: Path) -> None:
+    """The quantiser drops the notes of torch's newer exporter: the linear layer is the only module with a name."""
+    torch.manual_seed(0)
+    exported, quantised = tmp_path / "exported.onnx", tmp_path / "quantised.onnx"
+    torch.onnx.export(_Reader().eval(), (torch.randn(2, 7, 5),), exported, dynamo=dynamo, verbose=False)
+    quantize_dynamic(exported, quantised)
+    module = onnx2nn.load(quantised)
+    held = [key for key in module.state_dict() if key.startswith("head.")]
+    assert held and all(key.removeprefix("head.0.").startswith(("weight", "bias")) for key in held), held
+    assert onnx2nn.verify(quantised, module).ok

@@ -29,7 +29,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
 
     A layer stands where its weights do, and another call where the file says. Without a name in the file
 
-    1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it;
+    1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it; one that
+       uses a nameless weight before any of these to the outermost;
     2. a call between two calls of a container belongs to the container;
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
        numbered container around these, and so does an activation of the sum; a call of no layer that gives several
@@ -46,6 +47,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners = _Owners(program, declared)
     owners.known()
     owners.use_weights()
+    owners.begin()
     owners.meet()
     owners.enclose_joins()
     owners.take_apart()
@@ -132,6 +134,21 @@ class _Owners:
             if moves and len(path) > len(now) and path[: len(now)] == now:
                 self.scope[user] = path
                 self.unknown.pop(user, None)
+
+    def begin(self) -> None:
+        """Places what computes with nameless weights before any call of a container in the outermost module.
+
+        It is a module that has lost its name, such as a quantised LSTM in front of a layer that has one.
+        """
+        behind: set[fx.Node] = set()
+        for node in self.program.graph.nodes:
+            if not node.op.startswith("call_"):
+                continue
+            if node not in self.unknown or not behind.isdisjoint(node.all_input_nodes):
+                behind.add(node)
+            elif any(map(self.program.is_nameless, node.all_input_nodes)):
+                self.scope[node] = ()
+                del self.unknown[node]
 
     def meet(self) -> None:
         """Places every other call in the common container of its neighbours."""

@@ -85,9 +85,7 @@ class Scoped:
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
-        if node.op != "get_attr":
-            return False
-        persistent = self.persistent.get(str(node.target))
+        persistent = self.persistent.get(str(node.target)) if node.op == "get_attr" else None
         return persistent is not None and (not persistent or str(node.target) in self.nameless)
 
     def copied(self, node: fx.Node, region: Path, known: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> fx.Node:
@@ -106,6 +104,13 @@ class Scoped:
         if node in self.specs:
             self.specs[copied] = self.specs[node]
         return copied
+
+    def is_nameless(self, node: fx.Node) -> bool:
+        """Returns whether a node reads a weight without a name; a number is none."""
+        if node.op != "get_attr" or not self.persistent.get(str(node.target)) or str(node.target) not in self.nameless:
+            return False
+        *around, name = path_of(node.target)
+        return bool(getattr(self.module(tuple(around)), name).dim())
 
     def parameters(self, path: Path) -> dict[str, nn.Parameter]:
         """Returns the parameters that the module at `path` holds itself, by name."""
