@@ -1118,6 +1118,8 @@ TESTED_ON_THEIR_OWN = {
     "reshapes",
     "as_strided",
     "GlobalAveragePool",
+    "Conv1d",
+    "pool1d",
 }
 
 
@@ -1297,3 +1299,72 @@ def _results_of_layers(model: nn.Module, inputs: Tensors) -> Tensors:
     for hook in hooks:
         hook.remove()
     return tuple(seen)
+
+
+_OF_SEQUENCES = {
+    "unturned": """image = Unsqueeze(x, two) c = Conv<pads = [0, 1, 0, 1]>(image, wide) s = Squeeze(c, two)
+        y = Add(s, bias)""",
+    "turned": """t = Transpose<perm = [0, 2, 1]>(x) image = Unsqueeze(t, minus)
+        u = Transpose<perm = [0, 3, 1, 2]>(image) c = Conv<strides = [1, 2], kernel_shape = [1, 3]>(u, wide)
+        v = Transpose<perm = [0, 2, 3, 1]>(c)
+        s = Squeeze(v, one) r = Transpose<perm = [0, 2, 1]>(s) y = Add(r, bias)""",
+    "separable": """image = Unsqueeze(x, two) d = Conv<group = 4, auto_pad = "SAME_UPPER">(image, deep)
+        c = Conv(d, narrow) s = Squeeze(c, two) y = Add(s, bias)""",
+    "tall": """image = Unsqueeze(x, three) c = Conv<dilations = [2, 1]>(image, tall) s = Squeeze(c, three)
+        y = Add(s, bias)""",
+}
+
+
+@pytest.mark.parametrize("form", _OF_SEQUENCES)
+def test_a_convolution_of_sequences_as_one_of_images(form: str) -> None:
+    """TensorFlow computes it with a further dimension, which tf2onnx may move behind or in front of its transposes."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17], producer_name: "tf2onnx">
+        graph (float[n, 4, m] x) => (float[] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] minus = {{-3}}> {{
+            {_OF_SEQUENCES[form]} }}""")
+    weights = {
+        "wide": (6, 4, 1, 3),
+        "narrow": (6, 4, 1, 1),
+        "deep": (4, 1, 1, 3),
+        "tall": (6, 4, 3, 1),
+        "bias": (1, 6, 1),
+    }
+    used = {name for node in model.graph.node for name in node.input}
+    arrays = {name: np.float32(_random(*shape)) for name, shape in weights.items() if name in used}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    module = onnx2nn.load(model)
+    raised = module.meta["onnx2nn"]["raising"]
+    assert raised["raised"].items() >= {"Conv1d": 1, "Conv": 1}.items() and raised["dropped"] == []
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d)]
+    assert len(layers) == 1 + (form == "separable") and layers[-1].bias is not None
+    assert sum("squeeze" in str(node.target) for node in flattened(module).graph.nodes) == 0
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 9),))
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_a_pool_of_sequences_as_one_of_images(pool: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[n, m, 4] x) => (float[] y) <int64[1] one = {{1}}, int64[1] two = {{2}}> {{
+            image = Unsqueeze(x, one) t = Transpose<perm = [0, 3, 1, 2]>(image)
+            p = {pool}<kernel_shape = [1, 3], strides = [1, 2], pads = [0, 1, 0, 1]>(t)
+            y = Squeeze(p, two) }}""")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"pool1d": 1}, "dropped": []}
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 9, 4),))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    ["pads = [1, 0, 0, 0]", "strides = [2, 1]", "kernel_shape = [1, 1, 1]", "kernel_shape = [3, 1]", "pads = [0]"],
+)
+def test_a_convolution_along_a_new_dimension_stays(attributes: str) -> None:
+    """It computes along it, or is malformed."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[n, 4, 9] x) => (float[] y) <int64[1] two = {{2}}> {{
+            image = Unsqueeze(x, two) c = Conv<{attributes}>(image, weight) y = Squeeze(c, two) }}""")
+    size = (6, 4, 3, 1) if "[3, 1]" in attributes else (6, 4, 1, 1)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(_random(*size)), "weight"))
+    assert raise_patterns(_read(model.SerializeToString()), TABLE, torch).raised == {}

@@ -353,7 +353,11 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
             inputs.append(item)
     *domain, operator = new.operator.split("::")
     attributes = ir.convenience.convert_attributes(dict(new.attributes))
-    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else new.version)
+    node = ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else new.version)
+    if new.like is not None:
+        node.name = new.like.name
+        node.metadata_props.update(new.like.metadata_props)
+    yield node
 
 
 def _kept(repeats: Mapping[str, int], nodes: Iterable[ir.Node], added: Iterable[ir.Node]) -> Mapping[str, int]:
@@ -363,7 +367,7 @@ def _kept(repeats: Mapping[str, int], nodes: Iterable[ir.Node], added: Iterable[
         old, new = (
             [node.attributes[name].value for node in all_ if name in node.attributes] for all_ in (nodes, added)
         )
-        if old == new and all(isinstance(number, int) for number in old):
+        if all(isinstance(number, int) for number in [*old, *new]) and sorted(old) == sorted(new):
             kept[name] = most
     return kept
 

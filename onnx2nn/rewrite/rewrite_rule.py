@@ -28,12 +28,15 @@ class NewNode(NamedTuple):
         inputs: values of the graph, further new nodes, arrays that become Constant nodes, None for an absent input.
         attributes: the attribute values by name.
         version: the opset version of its domain whose operator it is.
+        like: the node whose name and place in the author's code it gets; the last one of a replacement gets the last
+            matched node's.
     """
 
     operator: str
     inputs: tuple[ir.Value | NewNode | np.ndarray[Any, Any] | None, ...]
     attributes: Mapping[str, Any] = types.MappingProxyType({})
     version: int = REPLACEMENT_OPSET
+    like: ir.Node | None = None
 
 
 def flat(weight: ir.Value) -> NewNode:

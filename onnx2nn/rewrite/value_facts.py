@@ -14,7 +14,7 @@ from onnx2nn.ground.limits import Account
 from onnx2nn.importing.node_facts import is_generated
 from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
-from onnx2nn.rewrite.patterns import origin, tensor_of
+from onnx2nn.rewrite.patterns import attribute_of, origin, tensor_of
 
 _FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
 """Operators, besides Transpose, that exporters leave between a weight and its reader."""
@@ -105,12 +105,17 @@ def _unsqueezed(node: ir.Node, facts: ValueFacts, depth: int) -> tuple[int, ...]
 
 
 def _reshaped(node: ir.Node, facts: ValueFacts, depth: int) -> tuple[int, ...] | None:
-    """Returns the constant shape of a Reshape node's output where its target has each size."""
+    """Returns the constant shape of a Reshape node's output where its target is known."""
     shape, target = facts.constant_shape(node.inputs[0], depth), facts.target_shape(node.outputs[0])
     if shape is None or target is None:
         return None
-    sizes = tuple(size for size in target if isinstance(size, int) and size > 0)
-    return sizes if len(sizes) == len(target) and math.prod(sizes) == math.prod(shape) else None
+    copied = shape if not attribute_of(node, "allowzero", 0) else ()
+    sizes = [copied[at] if size == 0 and at < len(copied) else size for at, size in enumerate(target)]
+    known = math.prod(size for size in sizes if isinstance(size, int) and size > 0)
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = math.prod(shape) // known
+    found = tuple(size for size in sizes if isinstance(size, int) and size > 0)
+    return found if len(found) == len(target) and math.prod(found) == math.prod(shape) else None
 
 
 class ValueFacts:
@@ -338,6 +343,8 @@ class ValueFacts:
             if before is None or len(before) != len(perm):
                 return [None] * len(perm)
             return [dim if isinstance(dim := before[axis], int) else None for axis in perm]
+        if node.op_type == "Reshape" and "shape" in node.attributes:
+            return list(node.attributes["shape"].as_ints())
         return self.ints(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) > 1 else None
 
     def _size(self, dim: ir.SymbolicDim) -> int:
