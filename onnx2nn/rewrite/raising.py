@@ -97,9 +97,21 @@ class _Raiser:
                     operators = _operators(graph)
                 if self._sweep(graph, operators, rule_sets):
                     operators = _operators(graph)
+            if "Loop" in operators.values() and self._replace_recurrent_loops(graph):
+                operators = _operators(graph)
             if any("recurrent" in self.table.traits_of(operator) for operator in set(operators.values())):
                 self._merge_recurrent_layers(graph)
         return self.result
+
+    def _replace_recurrent_loops(self, graph: ir.Graph | ir.Function) -> bool:
+        """Makes recurrent layers of the loops that compute them; returns whether there are any."""
+        from onnx2nn.rewrite.recurrent_loops import detach, recurrent_loops  # few models need it
+
+        found = list(recurrent_loops(graph, self.facts))
+        for layer in found:
+            self._apply(graph, layer)
+            detach(layer.nodes[0].attributes)
+        return bool(found)
 
     def _merge_recurrent_layers(self, graph: ir.Graph | ir.Function) -> None:
         from onnx2nn.rewrite.recurrent_layers import stacks  # few models need it
@@ -180,6 +192,10 @@ class _Raiser:
                 for index in range(len(node.inputs)):
                     node.replace_input_with(index, None)  # removes the dropped node from its inputs' uses
             return False
+        self._apply(graph, this)
+        return True
+
+    def _apply(self, graph: ir.Graph | ir.Function, this: Replacement) -> None:
         last, first = this.added[-1], this.nodes[0]
         last.name = _name(this.nodes, last.op_type)
         last.metadata_props.update(first.metadata_props)
@@ -190,7 +206,6 @@ class _Raiser:
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         _remove_unread(graph, this.nodes)
         self.result.raised[this.rule] += 1
-        return True
 
     def _agrees(self, this: Replacement) -> bool:
         """Compares the nodes with their replacement, once for all replacements of one signature."""

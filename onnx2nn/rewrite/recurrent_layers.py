@@ -23,7 +23,9 @@ from onnx2nn.rewrite.value_facts import ValueFacts
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 _SUPPORTED = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
-_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+"""The activations of torch's modules, as the operators name them."""
+
 _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
 """For each of ONNX's gates, in their order, its position among the gates in torch's weights."""
 
@@ -130,7 +132,7 @@ def _layer(node: ir.Node, facts: ValueFacts) -> _Layer | None:
         return None
     if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
         return None
-    usual, directions = _ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
+    usual, directions = ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
     named = usual if activations is None else [name.capitalize() for name in activations]
     relu = node.op_type == "RNN" and named in (["Relu"], ["Relu"] * directions)
     if not relu and named not in (usual, usual * directions):
@@ -389,7 +391,7 @@ class _FinalState:
 
 def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: ValueFacts) -> _InitialState | None:
     present = [value for value in values if value is not None]
-    if all(_is_zeros(value, facts) for value in present):
+    if all(is_zeros(value, facts) for value in present):
         return _InitialState(None, present)
     if len(values) == 1:
         return _InitialState(values[0], [])
@@ -404,7 +406,7 @@ def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: Va
     return _InitialState(sources.pop(), []) if len(sources) == 1 else None
 
 
-def _is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
+def is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
     """Returns whether a value is filled with zeros, or a slice of such a value."""
     array = facts.array(value)
     if array is not None:

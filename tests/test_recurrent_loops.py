@@ -1,0 +1,85 @@
+"""Loops over the steps of a sequence, in which TensorFlow computes recurrent layers, are these layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper, parser
+from realmodels import check_against_onnxruntime
+from torch import nn
+
+import onnx2nn
+
+_CELLS = {
+    "LSTM": """i, f, g, o = Split<axis = 1>(sum) p = Sigmoid(f) q = Sigmoid(i) u = Tanh(g) v = Sigmoid(o)
+        kept = Mul(p, c) new = Mul(q, u) c2 = Add(kept, new) w = Tanh(c2) h2 = Mul(v, w)""",
+    "GRU": """z, r, n = Split<axis = 1>(of_x) s, t, m = Split<axis = 1>(of_h) zs = Add(z, s) rt = Add(r, t)
+        update = Sigmoid(zs) reset = Sigmoid(rt) part = Mul(reset, m) all = Add(n, part) new = Tanh(all)
+        rest = Sub(float_one, update) a = Mul(update, h) b = Mul(rest, new) h2 = Add(a, b)""",
+    "RNN": "h2 = Tanh(sum)",
+    "ReLU": "h2 = Relu(sum)",
+    "soft": "h2 = Softsign(sum)",
+}
+_KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN, "ReLU": nn.RNN}
+
+
+def _loop(cell: str, trips: str = "steps", start: str = "zeros", counted: str = "steps") -> onnx.ModelProto:
+    """Returns a model whose loop has the form of tf2onnx's: a counter of its own, weights that it carries along."""
+    gates = {"LSTM": 4, "GRU": 3}.get(cell, 1)
+    states = [("h", start), ("c", "zeros")] if cell == "LSTM" else [("h", start)]
+    typed = ", ".join(f"float[n, 8] {name}" for name, _ in states)
+    after = ", ".join(f"float[n, 8] {name}2" for name, _ in states)
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17], producer_name: "tf2onnx">
+        graph (float[n, t, 5] x, float[n, 8] given) => (float[n, t, 8] y, float[n, 8] last)
+        <int32 zero = {{0}}, int32 one = {{1}}, int64 first = {{0}}, int64 second = {{1}}, int64[1] axis = {{0}},
+        int64[1] width = {{8}}, int32 four = {{4}}, float float_zero = {{0}}, float float_one = {{1}}> {{
+            turned = Transpose<perm = [1, 0, 2]>(x) sizes = Shape(turned) long = Gather(sizes, first)
+            steps = Cast<to = 6>(long) fewer = Min(steps, four) trips = Cast<to = 7>({trips})
+            count = Gather(sizes, second) rows = Unsqueeze(count, axis) shape = Concat<axis = 0>(rows, width)
+            zeros = Expand(float_zero, shape) begins = Less(zero, {counted})
+            at1, w1, {", ".join(f"{name}1" for name, _ in states)}, all = Loop <body = step (
+                int64 iteration, bool go, int32 at, float[5, {8 * gates}] w0, {typed}) => (
+                bool more, int32 at2, float[5, {8 * gates}] w0, {after}, float[n, 8] out) {{
+                xt = Gather(turned, at) times = MatMul(xt, w0) of_x = Add(times, bias) of_h = MatMul(h, matrix)
+                sum = Add(of_x, of_h) {_CELLS[cell]}
+                out = Identity(h2) at2 = Add(at, one) more = Less(at2, {counted}) }}>
+                (trips, begins, zero, weight, {", ".join(value for _, value in states)})
+            y = Transpose<perm = [1, 0, 2]>(all) last = Identity(h1) }}""")
+    generator = np.random.default_rng(0)
+    for name, shape in (("weight", (5, 8 * gates)), ("matrix", (8, 8 * gates)), ("bias", (8 * gates,))):
+        array = generator.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+_INPUTS = torch.randn(3, 6, 5), torch.randn(3, 8)
+
+
+@pytest.mark.parametrize("start", ["zeros", "given"])
+@pytest.mark.parametrize("cell", _KINDS)
+def test_a_loop_over_a_sequence_is_a_recurrent_layer(cell: str, start: str, tmp_path: Path) -> None:
+    model = _loop(cell, start=start)
+    module = onnx2nn.load(model)
+    [layer] = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
+    assert isinstance(layer, _KINDS[cell]) and layer.batch_first and list(layer.all_weights) != []
+    assert len(module.state_dict()) == 4 and module.meta["onnx2nn"]["raising"]["dropped"] == []
+    check_against_onnxruntime(model.SerializeToString(), module, _INPUTS)
+    exported = tmp_path / "exported.onnx"
+    onnx2nn.export_onnx(module, exported)  # any number of steps, where a Loop has those of the example
+    check_against_onnxruntime(exported.read_bytes(), module, _INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("cell", "trips", "counted"), [("soft", "steps", "steps"), ("LSTM", "fewer", "steps"), ("LSTM", "steps", "fewer")]
+)
+def test_a_loop_that_computes_otherwise_stays(cell: str, trips: str, counted: str) -> None:
+    """It has no layer's activation, or ends before the sequence does."""
+    model = _loop(cell, trips, counted=counted)
+    module = onnx2nn.load(model)
+    assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+    check_against_onnxruntime(model.SerializeToString(), module, _INPUTS)
