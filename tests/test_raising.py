@@ -1120,6 +1120,7 @@ TESTED_ON_THEIR_OWN = {
     "GlobalAveragePool",
     "Conv1d",
     "pool1d",
+    "Embedding",
 }
 
 
@@ -1368,3 +1369,48 @@ def test_a_convolution_along_a_new_dimension_stays(attributes: str) -> None:
     size = (6, 4, 3, 1) if "[3, 1]" in attributes else (6, 4, 1, 1)
     model.graph.initializer.append(numpy_helper.from_array(np.float32(_random(*size)), "weight"))
     assert raise_patterns(_read(model.SerializeToString()), TABLE, torch).raised == {}
+
+
+def test_convolutions_that_share_a_new_dimension_keep_their_names() -> None:
+    """tf2onnx makes one node of the equal ones, with the name of one of them."""
+    names = ["a/conv1/ExpandDims", "a/conv1/Conv", "a/conv1/Squeeze", "a/conv2/Conv", "a/conv2/Squeeze", "a/Concat"]
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "two"], ["image"]),
+        helper.make_node("Conv", ["image", "w1"], ["c1"]),
+        helper.make_node("Squeeze", ["c1", "two"], ["s1"]),
+        helper.make_node("Conv", ["image", "w2"], ["c2"]),
+        helper.make_node("Squeeze", ["c2", "two"], ["s2"]),
+        helper.make_node("Concat", ["s1", "s2"], ["y"], axis=1),
+    ]
+    for node, name in zip(nodes, names, strict=True):
+        node.name = name
+    model = onnx.load_from_string(_model(nodes, ["N", 4, 9], w1=_random(6, 4, 1, 1), w2=_random(5, 4, 1, 1)))
+    model.producer_name = "tf2onnx"
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    module = onnx2nn.load(model)
+    assert {*module.state_dict()} == {"a.conv1.weight", "a.conv2.weight"}
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 9),))
+
+
+_FROM_FRONT = {
+    "sums": """yes = Cast<to = 6>(below) no = Not(below) rest = Cast<to = 6>(no) turned = Mul(yes, moved)
+        kept = Mul(x, rest) at = Add(turned, kept)""",
+    "where": "at = Where(below, moved, x)",
+}
+
+
+@pytest.mark.parametrize(("rows", "raised"), [(7, {"Embedding": 1}), (6, {})])
+@pytest.mark.parametrize("form", _FROM_FRONT)
+def test_an_embedding_whose_negative_indices_count_from_the_end(form: str, rows: int, raised: dict[str, int]) -> None:
+    """Keras 3 writes it, and an nn.Embedding has no use for it: it takes no negative indices."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (int32[n, m] x) => (float[n, m, 3] y) <int32 rows = {{{rows}}}, float zero = {{0}}> {{
+            moved = Add(x, rows) number = Cast<to = 1>(x) below = Less(number, zero) {_FROM_FRONT[form]}
+            y = Gather(table, at) }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(_random(7, 3)), "table"))
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": raised, "dropped": []}
+    tokens = torch.randint(0, 7, (2, 4), dtype=torch.int32)
+    check_against_onnxruntime(model.SerializeToString(), module, (tokens,))
+    assert len(module.state_dict()) == (1 if raised else 3)

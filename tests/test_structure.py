@@ -208,6 +208,7 @@ NAMED = {
     "onnx2nn.provenance.restore": "operators whose weight PyTorch's exporter reshapes for broadcasting",
     "onnx2nn.rewrite.channels_first_forms": "a rule for each operator that names dimensions in a way of its own",
     "onnx2nn.rewrite.value_facts": "what exporters leave between a weight and its reader",
+    "onnx2nn.rewrite.embeddings": "what Keras computes indices by",
     "onnx2nn.rewrite.raising": "what a value passes on the way to where only its shape is read",
     "onnx2nn.rewrite.recurrent_layers": "how ONNX's recurrent operators and torch's layers order gates and states",
     "onnx2nn.unfreeze.rules": "a rule for each operator whose constants follow from the shapes around it",

@@ -197,8 +197,9 @@ class _Raiser:
 
     def _apply(self, graph: ir.Graph | ir.Function, this: Replacement) -> None:
         last, first = this.added[-1], this.nodes[0]
-        last.name = _name(this.nodes, last.op_type)
-        last.metadata_props.update(first.metadata_props)
+        if not last.name:
+            last.name = _name(this.nodes, last.op_type)
+            last.metadata_props.update(first.metadata_props)
         for old, new in zip(this.old, this.new, strict=True):
             new.name, new.shape, new.type = old.name, old.shape, old.type
         graph.insert_before(first, this.added)

@@ -28,8 +28,8 @@ class NewNode(NamedTuple):
         inputs: values of the graph, further new nodes, arrays that become Constant nodes, None for an absent input.
         attributes: the attribute values by name.
         version: the opset version of its domain whose operator it is.
-        like: the node whose name and place in the author's code it gets; the last one of a replacement gets the last
-            matched node's.
+        like: the node whose name and place in the author's code it gets. Without one, the last node of a replacement
+            gets those of all matched nodes.
     """
 
     operator: str

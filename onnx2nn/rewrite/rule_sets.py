@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnx2nn.rewrite.rewrite_rule import Rule
 
 SWEEPS: tuple[tuple[str, ...], ...] = (
-    ("reshape_transpose.POOLS", "sequences.RULES"),
+    ("reshape_transpose.POOLS", "sequences.RULES", "embeddings.RULES"),
     ("reshape_transpose.RULES", "normalization.CHANNELS_LAST", "count_nonzero.RULES"),
     ("linear_conv.RULES", "normalization.RULES", "activation.RULES", "rotary_embedding.RULES", "attention.RULES"),
     ("multihead_attention.RULES",),
