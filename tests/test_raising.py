@@ -1414,3 +1414,24 @@ def test_an_embedding_whose_negative_indices_count_from_the_end(form: str, rows:
     tokens = torch.randint(0, 7, (2, 4), dtype=torch.int32)
     check_against_onnxruntime(model.SerializeToString(), module, (tokens,))
     assert len(module.state_dict()) == (1 if raised else 3)
+
+
+@pytest.mark.parametrize("target", ["{-1, 1, 0, 0}", "{-1, 1, 5, 7}", ""], ids=["computed", "static", "none"])
+def test_a_layer_norm_of_the_channels_of_an_image(target: str) -> None:
+    """tf2onnx moves the transposes around it into its constants, and those of its means become Reshapes."""
+    moved = "again = Reshape(mean, target)" if target else "again = Identity(mean)"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 15], producer_name: "tf2onnx">
+        graph (float[n, 4, 5, 7] x) => (float[n, 4, 5, 7] y)
+        <float eps = {{1e-3}}, int64[4] target = {target or "{0, 0, 0, 0}"}> {{
+            mean = ReduceMean<axes = [1]>(x) minus = Neg(mean) {moved}
+            centred = Sub(x, again) square = Mul(centred, centred) variance = ReduceMean<axes = [1]>(square)
+            sum = Add(variance, eps) root = Sqrt(sum) inverse = Reciprocal(root) factor = Mul(inverse, w)
+            scaled = Mul(x, factor) shift = Mul(minus, factor) offset = Add(shift, b) y = Add(scaled, offset) }}""")
+    for node in model.graph.node:
+        node.name = f"Transpose__{len(node.name)}" if node.op_type == "Reshape" else f"net/norm/{node.output[0]}"
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(_random(1, 4, 1, 1)), name) for name in "wb")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"]["LayerNorm"] == 1
+    assert isinstance(module.net.norm, nn.LayerNorm) and len(module.state_dict()) == 2
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 5, 7),))

@@ -17,7 +17,7 @@ def _embedding(match: Match, facts: ValueFacts) -> NewNode | None:
     table, gather = facts.constant_shape(match["table"]), match["gather"]
     if table is None or attribute_of(gather, "axis", 0) or facts.number(match["rows"]) != table[0]:
         return None
-    return NewNode("Gather", (match["table"], match["x"]), like=gather)
+    return NewNode("Gather", (match["table"], match["x"]), like=[gather])
 
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:

@@ -23,6 +23,12 @@ _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIAT
 _FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
 _TENSORFLOW = f"x * {_FACTOR} + ((-mean) * factor + bias)"
 
+_FROM_MEAN = "(x - (Reshape((mean := ReduceMean(x, ...)), target) | (mean := ReduceMean(x, ...))))"
+_OF_CHANNELS = f"Reciprocal(Sqrt(ReduceMean({_FROM_MEAN} * {_FROM_MEAN}, ...) + eps)) * weight"
+_CHANNELS_FIRST = f"x * (factor := {_OF_CHANNELS}) + ((-mean) * factor + bias)"
+"""What tf2onnx makes of a layer between convolutions. Of a transpose of the means it makes a Reshape that changes
+nothing."""
+
 _ROOT = "Sqrt(ReduceMean(x ** 2 | x * x, ...) + eps)"
 _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
 
@@ -82,6 +88,30 @@ def _layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     inputs = (match["x"], weight, bias)
     return NewNode("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
+
+
+def _layer_norm_of_channels(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds the layer normalisation of an image's channels, which the layer has last."""
+    epsilon, shape = facts.number(match["eps"]), facts.constant_shape(match["weight"])
+    if epsilon is None or facts.rank(match["x"]) != 4 or shape is None or facts.constant_shape(match["bias"]) != shape:
+        return None
+    own = [
+        node for node in match[NODES] if node.op_type != "Reshape"
+    ]  # which has the name of the transpose that it was
+    means = [node for node in own if node.op_type == "ReduceMean"]
+    if len(shape) != 4 or shape[0] * shape[2] * shape[3] != 1 or any(facts.axes(node) != [1] for node in means):
+        return None
+    last = NewNode("Transpose", (match["x"],), {"perm": [0, 2, 3, 1]})
+    inputs = (last, flat(match["weight"]), flat(match["bias"]))
+    norm = NewNode("LayerNormalization", inputs, {"axis": -1, "epsilon": epsilon}, like=own)
+    return NewNode("Transpose", (norm,), {"perm": [0, 3, 1, 2]})
+
+
+def _channels_sample(match: Match, facts: ValueFacts) -> Sample:
+    shape = facts.constant_shape(match["weight"]) or ()
+    sizes = (facts.ints(match["target"]) if "target" in match else None) or [None] * 4
+    free = [known if known and known > 0 else size for known, size in zip(sizes[2:], (4, 5), strict=True)]
+    return {"x": (2, shape[1], *free), "weight": shape, "bias": shape}
 
 
 def _plain_layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -259,7 +289,10 @@ def _normalize_sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": x} if given or "sizes" not in match else {"x": x, "sizes": np.array(x, np.int64)}
 
 
-CHANNELS_LAST = (Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),)
+CHANNELS_LAST = (
+    Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),
+    Rule("LayerNorm", parse(_CHANNELS_FIRST), _layer_norm_of_channels, _channels_sample),
+)
 """Rules for layers that normalise the last dimension. They run before `channels_first`, which may move it."""
 
 

@@ -198,8 +198,7 @@ class _Raiser:
     def _apply(self, graph: ir.Graph | ir.Function, this: Replacement) -> None:
         last, first = this.added[-1], this.nodes[0]
         if not last.name:
-            last.name = _name(this.nodes, last.op_type)
-            last.metadata_props.update(first.metadata_props)
+            _stand_like(last, this.nodes)
         for old, new in zip(this.old, this.new, strict=True):
             new.name, new.shape, new.type = old.name, old.shape, old.type
         graph.insert_before(first, this.added)
@@ -370,9 +369,8 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
     *domain, operator = new.operator.split("::")
     attributes = ir.convenience.convert_attributes(dict(new.attributes))
     node = ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else new.version)
-    if new.like is not None:
-        node.name = new.like.name
-        node.metadata_props.update(new.like.metadata_props)
+    if new.like:
+        _stand_like(node, new.like)
     yield node
 
 
@@ -424,6 +422,12 @@ def _constant(value: ir.Value | None) -> Any:
 
 def _shapes(sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
     return tuple((item.shape, item.tobytes()) if isinstance(item, np.ndarray) else item for item in sample.values())
+
+
+def _stand_like(node: ir.Node, replaced: Sequence[ir.Node]) -> None:
+    """Gives a node the name and the notes of nodes that it replaces."""
+    node.name = _name(replaced, node.op_type)
+    node.metadata_props.update(replaced[0].metadata_props)
 
 
 def _name(nodes: Sequence[ir.Node], operator: str) -> str:

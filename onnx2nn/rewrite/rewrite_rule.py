@@ -28,15 +28,15 @@ class NewNode(NamedTuple):
         inputs: values of the graph, further new nodes, arrays that become Constant nodes, None for an absent input.
         attributes: the attribute values by name.
         version: the opset version of its domain whose operator it is.
-        like: the node whose name and place in the author's code it gets. Without one, the last node of a replacement
-            gets those of all matched nodes.
+        like: the matched nodes whose place in the author's code it gets. The last node of a replacement gets that of
+            all of them.
     """
 
     operator: str
     inputs: tuple[ir.Value | NewNode | np.ndarray[Any, Any] | None, ...]
     attributes: Mapping[str, Any] = types.MappingProxyType({})
     version: int = REPLACEMENT_OPSET
-    like: ir.Node | None = None
+    like: Sequence[ir.Node] = ()
 
 
 def flat(weight: ir.Value) -> NewNode:

@@ -41,7 +41,7 @@ def _of_sequence(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     made: NewNode | ir.Value = _turned(match["x"], before, added[0] % 4)
     for layer in layers:
-        made = NewNode(layer.op_type, (made, *_weights(layer)), _attributes(layer, place - 2), like=layer)
+        made = NewNode(layer.op_type, (made, *_weights(layer)), _attributes(layer, place - 2), like=[layer])
     made = _turned(made, after, place)
     return made if isinstance(made, NewNode) else None
 
