@@ -135,3 +135,17 @@ def test_a_quantised_recurrent_layer_is_in_no_module_behind_it(dynamo: bool, tmp
     held = [key for key in module.state_dict() if key.startswith("head.")]
     assert held and all(key.removeprefix("head.0.").startswith(("weight", "bias")) for key in held), held
     assert onnx2nn.verify(quantised, module).ok
+
+
+def test_a_dynamically_quantised_matrix_has_the_name_of_its_layer(tmp_path: Path) -> None:
+    """The older exporter numbers transposed matrices, and the quantiser adds to these numbers."""
+    torch.manual_seed(0)
+    exported, quantised = tmp_path / "exported.onnx", tmp_path / "quantised.onnx"
+    torch.onnx.export(_Tagger().eval(), (torch.randint(0, 20, (2, 5)),), exported, dynamo=False)
+    quantize_dynamic(exported, quantised)
+    module = onnx2nn.load(quantised)
+    parts = ("bias", "weight_quantized", "weight_zero_point")
+    layers = {f"layers.{number}.{part}" for number in range(2) for part in parts}
+    assert layers | {"layers.1.weight_scale"} <= set(module.state_dict())  # that of the first meets a constant
+    assert not any("MatMul" in key for key in module.state_dict())
+    assert onnx2nn.verify(quantised, module).ok

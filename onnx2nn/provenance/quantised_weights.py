@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
 
 _SUFFIX = "_quantized"
 """What ONNX Runtime's quantiser and `onnx2nn.export_onnx` add to the name of a weight that they make integers of."""
+
+_PARTS = (_SUFFIX, "_scale", "_zero_point")
+"""What the quantiser adds to the names of the parts of a weight that operators on integers read."""
+
+
+def name_integers(keys: WeightKeys, places: NodePlaces) -> None:
+    """Names the matrices of integers that ONNX Runtime's quantiser makes of those that torch's older exporter numbers.
+
+    Their step and their zero point too, by the module in which they are multiplied by. They are no keys of the
+    author's, but `layer.weight_quantized` tells what `onnx::MatMul_12_quantized` does not.
+    """
+    products = [node for node in keys.graph if node.op_type == "MatMulInteger"]
+    found = {node: place.path for node in products if (place := places(node)) is not None}
+    count = Counter(found.values())
+    for node, path in found.items():
+        integers = weight_input(node, 1)
+        numbered = "" if integers is None else (integers.name or "").removesuffix(_SUFFIX)
+        if not path or count[path] > 1 or keys.is_key(numbered) or not (node.name or "").endswith("/MatMul_quant"):
+            continue
+        parts = {part: value for part in _PARTS if (value := keys.graph.initializers.get(f"{numbered}{part}"))}
+        if all(keys.is_free(f"{path}.weight{part}") for part in parts):
+            for part, value in parts.items():
+                value.name = f"{path}.weight{part}"
 
 
 def restore_quantised(keys: WeightKeys, node: ir.Node) -> None:

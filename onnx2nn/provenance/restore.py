@@ -19,7 +19,7 @@ from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.quantised_weights import holds_integers, restore_quantised
+from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed
@@ -39,9 +39,10 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     """
     if is_of_genai(model):
         return restore_genai(model)
-    if not exporter_metadata.keeps_names(model):
-        return None
     keys = WeightKeys(model.graph, unfold)
+    if not exporter_metadata.keeps_names(model):
+        name_integers(keys, NodePlaces(keys))
+        return None
     _restore_nodes(keys)
     join_nameless(keys, {"MatMul", *LAYERS})
     if keys.absent:
