@@ -1435,3 +1435,24 @@ def test_a_layer_norm_of_the_channels_of_an_image(target: str) -> None:
     assert module.meta["onnx2nn"]["raising"]["raised"]["LayerNorm"] == 1
     assert isinstance(module.net.norm, nn.LayerNorm) and len(module.state_dict()) == 2
     check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 5, 7),))
+
+
+@pytest.mark.parametrize(
+    ("step", "attributes"), [(2, ""), (3, 'group = 2, auto_pad = "VALID", '), (2, "strides = [2, 1], ")]
+)
+def test_a_dilated_convolution_of_images_with_some_of_the_pixels(step: int, attributes: str) -> None:
+    """TensorFlow computes one so where the size of its images is dynamic; SpaceToDepth takes pixels to the batch."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 15]>
+        graph (float[n, 4, h, w] x) => (float[] y) {{
+            turned = Transpose<perm = [1, 0, 2, 3]>(x) apart = SpaceToDepth<blocksize = {step}>(turned)
+            images = Transpose<perm = [1, 0, 2, 3]>(apart) c = Conv<{attributes}kernel_shape = [3, 2]>(images, weight)
+            back = Transpose<perm = [1, 0, 2, 3]>(c) joined = DepthToSpace<blocksize = {step}>(back)
+            y = Transpose<perm = [1, 0, 2, 3]>(joined) }}""")
+    size = (6, 2 if "group" in attributes else 4, 3, 2)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(_random(*size)), "weight"))
+    module = onnx2nn.load(model)
+    layer = next(layer for layer in module.modules() if isinstance(layer, nn.Conv2d))
+    assert layer.dilation == ((1, 1) if "strides" in attributes else (step, step))
+    assert sum(node.op == "call_module" for node in module.graph.nodes) == 1
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 4 * step, 5 * step),))

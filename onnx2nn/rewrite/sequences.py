@@ -1,4 +1,8 @@
-"""Rules for convolutions and pools of sequences that an exporter wrote as those of images with a dimension of one."""
+"""Rules for convolutions and pools that an exporter wrote as those of other images.
+
+TensorFlow computes those of sequences with a dimension of one more, and one with a dilation on images of every second,
+third, ... pixel.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +126,33 @@ def _steps(layer: ir.Node) -> Sequence[int]:
     return steps
 
 
+_DILATED = """DepthToSpace(Transpose(
+    (conv := Conv(Transpose((apart := SpaceToDepth(x)), perm=[1, 0, 2, 3]), weight)), perm=[1, 0, 2, 3]))"""
+
+
+def _dilated(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds the dilated convolution of what is taken apart into images with some of the pixels, and put together."""
+    conv, step = match["conv"], attribute_of(match["apart"], "blocksize", 0)
+    usual = {"strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
+    if any(list(attribute_of(conv, name, value)) != value for name, value in usual.items()):
+        return None
+    if attribute_of(conv, "auto_pad", "NOTSET") not in ("NOTSET", "VALID") or len(_kernel(conv, facts)) != 2:
+        return None
+    kept = {name: attribute for name, attribute in conv.attributes.items() if name != "auto_pad"}
+    swapped = NewNode("Transpose", (match["x"],), _SWAPPED)
+    made = NewNode("Conv", (swapped, match["weight"]), kept | {"dilations": [step, step]}, like=[conv])
+    return NewNode("Transpose", (made,), _SWAPPED)
+
+
+def _dilated_sample(match: Match, facts: ValueFacts) -> Sample:
+    conv, step = match["conv"], attribute_of(match["apart"], "blocksize", 0)
+    channels, kernel = 2 * _groups(conv), _kernel(conv, facts)
+    return {"x": (channels, 2, *(step * (size + 1) for size in kernel)), "weight": (channels, 2, *kernel)}
+
+
+_SWAPPED = {"perm": [1, 0, 2, 3]}
+"""Attributes of the Transpose that swaps the channels with the batch, whose place SpaceToDepth takes pixels to."""
+
 _IMAGE = "((unsqueeze := Unsqueeze(x, ...)) | (before := Transpose((unsqueeze := Unsqueeze(x, ...)))))"
 
 
@@ -132,15 +163,18 @@ def _conv(source: str, name: str) -> str:
 _FIRST = _conv(_IMAGE, "first")
 _POOL = f"((first := MaxPool({_IMAGE})) | (first := AveragePool({_IMAGE})))"
 
-RULES = tuple(
-    Rule(
-        name,
-        parse(f"(squeeze := Squeeze({layers} | (after := Transpose({layers})), ...))"),
-        _of_sequence,
-        _sample,
-        shared=frozenset({"Unsqueeze", "Transpose"}),
-        repeats=_REPEATS,
-    )
-    for name, layers in (("Conv1d", _conv(_FIRST, "second")), ("Conv1d", _FIRST), ("pool1d", _POOL))
+RULES = (
+    Rule("Conv", parse(_DILATED), _dilated, _dilated_sample, repeats=_REPEATS),
+    *(
+        Rule(
+            name,
+            parse(f"(squeeze := Squeeze({layers} | (after := Transpose({layers})), ...))"),
+            _of_sequence,
+            _sample,
+            shared=frozenset({"Unsqueeze", "Transpose"}),
+            repeats=_REPEATS,
+        )
+        for name, layers in (("Conv1d", _conv(_FIRST, "second")), ("Conv1d", _FIRST), ("pool1d", _POOL))
+    ),
 )
 """Rules that come before those that combine a Squeeze with what follows it."""
