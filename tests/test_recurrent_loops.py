@@ -83,3 +83,29 @@ def test_a_loop_that_computes_otherwise_stays(cell: str, trips: str, counted: st
     module = onnx2nn.load(model)
     assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     check_against_onnxruntime(model.SerializeToString(), module, _INPUTS)
+
+
+def test_both_directions_of_a_layer_are_one_under_its_name() -> None:
+    """tf2onnx gives its nodes no scope, cuts out the directions, and writes the zeros with which each begins."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17], producer_name: "tf2onnx">
+        graph (float[n, t, 5] x) => (float[n, t, 16] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] width = {8}, float nothing = {0}> {
+            turned = Transpose<perm = [1, 0, 2]>(x) sizes = Shape(turned) rows = Slice(sizes, one, two)
+            shape = Concat<axis = 0>(rows, width) zeros = Expand(nothing, shape) part = Unsqueeze(zeros, zero)
+            state = Concat<axis = 0>(part, part)
+            all = LSTM<direction = "bidirectional", hidden_size = 8>(turned, w, r, b, , state, state)
+            back = Slice(all, one, two, one) backward = Squeeze(back, one)
+            front = Slice(all, zero, one, one) forward = Squeeze(front, one)
+            joined = Concat<axis = 2>(forward, backward) y = Transpose<perm = [1, 0, 2]>(joined) }""")
+    for number, node in enumerate(model.graph.node):
+        scope = {"turned": "/forward_lstm_1", "joined": ""}.get(node.output[0])
+        node.name = f"{node.op_type}__{number}" if scope is None else f"net/both{scope}/{node.op_type}"
+    generator = np.random.default_rng(0)
+    for name, shape in (("w", (2, 32, 5)), ("r", (2, 32, 8)), ("b", (2, 64))):
+        array = generator.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    module = onnx2nn.load(model)
+    assert isinstance(module.net.both, nn.LSTM) and module.net.both.bidirectional and module.net.both.batch_first
+    assert len(module.state_dict()) == 8  # and no zeros
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(3, 6, 5),))

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import origin, readers
+from onnx2nn.rewrite.patterns import readers
+from onnx2nn.rewrite.recurrent_states import InitialState, final_state, initial_state, only_reader
 from onnx2nn.rewrite.recurrent_weights import TorchWeights, slice_bounds, torch_weights
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
@@ -158,9 +159,9 @@ def _merge_of_directions(
     """
     if not readers(node.outputs[0]):
         return [], None, None
-    first = _reader(node.outputs[0])
+    first = only_reader(node.outputs[0])
     if first is None:
-        return None
+        return _joined_directions(node, facts)
     if first.op_type == "Squeeze":
         return ([first], first.outputs[0], None) if facts.axes(first) == [1] else None
     if (
@@ -169,16 +170,30 @@ def _merge_of_directions(
         or list(first.attributes["perm"].as_ints()) != [0, 2, 1, 3]
     ):
         return None
-    second = _reader(first.outputs[0])
+    second = only_reader(first.outputs[0])
     if second is None or second.op_type != "Reshape":
         return None
     return [first, second], second.outputs[0], second.inputs[1]
 
 
-def _reader(value: ir.Value) -> ir.Node | None:
-    """Returns the only reader of a value, apart from Shape nodes; None where it has several readers or is an output."""
-    nodes = [use.node for use in value.uses() if use.node.op_type != "Shape"]
-    return nodes[0] if len(nodes) == 1 and not value.is_graph_output() else None
+def _joined_directions(
+    node: ir.Node, facts: ValueFacts
+) -> tuple[list[ir.Node], ir.Value | None, ir.Value | None] | None:
+    """Returns what `_merge_of_directions` does where each direction is cut out, as tf2onnx writes it."""
+    slices = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Slice"]
+    bounds = {slice_bounds(cut, facts, 1): cut for cut in slices}
+    if len(list(node.outputs[0].uses())) != 2 or set(bounds) != {(0, 1), (1, 2)} or node.outputs[0].is_graph_output():
+        return None
+    cuts = [bounds[0, 1], bounds[1, 2]]
+    narrow = [only_reader(cut.outputs[0]) for cut in cuts]
+    squeezes = [one for one in narrow if one is not None and one.op_type == "Squeeze" and facts.axes(one) == [1]]
+    joins = {only_reader(one.outputs[0]) for one in squeezes}
+    join = joins.pop() if len(squeezes) == 2 and len(joins) == 1 else None
+    if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() not in (2, -1):
+        return None
+    if list(join.inputs) != [one.outputs[0] for one in squeezes]:
+        return None
+    return [*cuts, *squeezes, join], join.outputs[0], None
 
 
 def _previous(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
@@ -188,7 +203,7 @@ def _previous(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None
 
 
 def _next(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
-    reader = None if layer.output is None else _reader(layer.output)
+    reader = None if layer.output is None else only_reader(layer.output)
     if reader is None or reader not in layers or reader.inputs[0] is not layer.output:
         return None
     after = layers[reader]
@@ -228,10 +243,8 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     chain = ordered
     first, last = chain[0], chain[-1]
     count, kind = _STATES[first.node.op_type], first.node.op_type
-    starts = [
-        _initial_state([layer.initial_state(i) for layer in chain], first.directions, facts) for i in range(count)
-    ]
-    finals = [_final_state([layer.node for layer in chain], 1 + i) for i in range(count)]
+    starts = [initial_state([layer.initial_state(i) for layer in chain], first.directions, facts) for i in range(count)]
+    finals = [final_state([layer.node for layer in chain], 1 + i) for i in range(count)]
     if any(start is None for start in starts) or any(final is None for final in finals):
         return None
     source, output = first.node.inputs[0], last.output
@@ -241,7 +254,7 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         return None  # a 0 copies the number of directions or a later size, which nn.LSTM's output has not
     if rows is None and not all(layer.keeps_sizes(facts, source) for layer in chain):
         return None
-    before, after = source.producer(), None if output is None else _reader(output)
+    before, after = source.producer(), None if output is None else only_reader(output)
     transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
     transposes = transposes if rows is None else []
     order = _order_before_own_transpose(before, last.node, after) if rows is None else None
@@ -279,7 +292,24 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     replaced, new_values = [a for a, _ in pairs], [b for _, b in pairs]
     repeats = {"hidden_size": _MOST_HIDDEN} if narrow else {}
     nodes = list(dict.fromkeys(nodes))
+    if rows is None:
+        _name_by_neighbours(new, nodes if before is None else [*nodes, before], first.directions)
     return Replacement(kind, nodes, replaced, added, new_values, sample, larger=larger, repeats=repeats)
+
+
+def _name_by_neighbours(new: ir.Node, nodes: Sequence[ir.Node], directions: int) -> None:
+    """Names a layer by the scope of the nodes around it where that of the file has none: tf2onnx's `LSTM__51`.
+
+    Args:
+        new: the layer.
+        nodes: what it replaces, and what is before it, from the end.
+        directions: their number; Keras has a module for each of two in one around them.
+    """
+    names = [(node.name or "").split("/") for node in nodes]
+    scopes = [steps[:-1] for steps in names if steps[directions:]]
+    if scopes and len(names[0]) == 1:
+        scope = scopes[-1][: len(scopes[-1]) + 1 - directions]
+        new.name = "/".join([*scope, new.op_type])
 
 
 def _stack(chain: Sequence[_Layer], inputs: Sequence[ir.Value | None], batch_first: bool) -> ir.Node:
@@ -363,84 +393,10 @@ def _like(old: ir.Node, new: ir.Node) -> ir.Node:
     return new
 
 
-@dataclass
-class _InitialState:
-    """An initial state of all layers.
-
-    Attributes:
-        source: the value that holds it, `(layers * directions, batch, hidden)`; None for zeros.
-        zeros: the values of zeros that the layers read instead.
-    """
-
-    source: ir.Value | None
-    zeros: list[ir.Value]
-
-
-@dataclass
-class _FinalState:
-    """A last state of all layers.
-
-    Attributes:
-        value: the value that holds it, `(layers * directions, batch, hidden)`; None where it has no readers.
-        node: the Concat of the layers' states; None for a single layer.
-    """
-
-    value: ir.Value | None
-    node: ir.Node | None
-
-
-def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: ValueFacts) -> _InitialState | None:
-    present = [value for value in values if value is not None]
-    if all(is_zeros(value, facts) for value in present):
-        return _InitialState(None, present)
-    if len(values) == 1:
-        return _InitialState(values[0], [])
-    sources = set()
-    for layer, value in enumerate(values):
-        node = None if value is None else value.producer()
-        if node is None or node.op_type != "Slice" or node.inputs[0] is None:
-            return None
-        if slice_bounds(node, facts) != (layer * directions, (layer + 1) * directions):
-            return None
-        sources.add(node.inputs[0])
-    return _InitialState(sources.pop(), []) if len(sources) == 1 else None
-
-
-def is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
-    """Returns whether a value is filled with zeros, or a slice of such a value."""
-    array = facts.array(value)
-    if array is not None:
-        return not array.any()
-    node = origin(value).producer()
-    while node is not None and node.op_type == "Slice" and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    if node is not None and node.op_type == "ConstantOfShape":
-        fill: Any = node.attributes["value"].value.numpy() if "value" in node.attributes else np.zeros(1)
-        return not fill.any()
-    if node is not None and node.op_type == "ConstantFill":
-        return "value" not in node.attributes or node.attributes["value"].as_float() == 0
-    inner = facts.array(node.inputs[0]) if node is not None and node.op_type == "Expand" else None
-    return inner is not None and not inner.any()
-
-
-def _final_state(nodes: Sequence[ir.Node], index: int) -> _FinalState | None:
-    """Returns a last state of all layers; None where the state of one layer is read separately."""
-    values = [node.outputs[index] if len(node.outputs) > index else None for node in nodes]
-    if not any(value is not None and (value.uses() or value.is_graph_output()) for value in values):
-        return _FinalState(None, None)
-    if len(nodes) == 1:
-        return _FinalState(values[0], None)
-    joins = {None if value is None else _reader(value) for value in values}
-    join = joins.pop() if len(joins) == 1 else None
-    if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() != 0:
-        return None
-    return _FinalState(join.outputs[0], join) if list(join.inputs) == values else None
-
-
 def _sample(
     chain: Sequence[_Layer],
     source: ir.Value,
-    starts: Sequence[_InitialState | None],
+    starts: Sequence[InitialState | None],
     batch_first: bool,
     order: Sequence[int],
     facts: ValueFacts,

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.patterns import attribute_of, origin, tensor_of
-from onnx2nn.rewrite.recurrent_layers import ACTIVATIONS, is_zeros
+from onnx2nn.rewrite.recurrent_layers import ACTIVATIONS
+from onnx2nn.rewrite.recurrent_states import is_zeros
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 

@@ -107,14 +107,21 @@ def _rows(value: ir.Value | None, facts: ValueFacts) -> _Rows | None:
     return [(source, first + start, min(first + end, last))] if 0 <= start < end else None
 
 
-def slice_bounds(node: ir.Node, facts: ValueFacts) -> tuple[int, int] | None:
-    """Returns start and end of a Slice along the first dimension, None for any other Slice."""
+def slice_bounds(node: ir.Node, facts: ValueFacts, axis: int = 0) -> tuple[int, int] | None:
+    """Returns start and end of a Slice along a dimension, the first by default; None for any other Slice."""
     given = zip(("starts", "ends", "axes"), node.inputs[1:], strict=False)
     bounds: dict[str, Any] = {name: facts.ints(value) for name, value in given}
     bounds |= {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
     start, end, axes = (bounds.get(name) for name in ("starts", "ends", "axes"))
     step = facts.ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
-    if step != [1] or axes not in ([0], None) or start is None or end is None or len(start) != 1 or len(end) != 1:
+    if (
+        step != [1]
+        or axes not in (([axis],) if axis else ([0], None))
+        or start is None
+        or end is None
+        or len(start) != 1
+        or len(end) != 1
+    ):
         return None
     return None if None in (start[0], end[0]) else (start[0], end[0])
 
