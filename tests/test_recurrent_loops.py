@@ -37,9 +37,13 @@ def _loop(cell: str, trips: str = "steps", start: str = "zeros", counted: str = 
         <ir_version: 8, opset_import: ["": 17], producer_name: "tf2onnx">
         graph (float[n, t, 5] x, float[n, 8] given) => (float[n, t, 8] y, float[n, 8] last)
         <int32 zero = {{0}}, int32 one = {{1}}, int64 first = {{0}}, int64 second = {{1}}, int64[1] axis = {{0}},
-        int64[1] width = {{8}}, int32 four = {{4}}, float float_zero = {{0}}, float float_one = {{1}}> {{
+        int64[1] width = {{8}}, int32 four = {{4}}, int32 six = {{6}}, float float_zero = {{0}},
+        float float_one = {{1}}> {{
             turned = Transpose<perm = [1, 0, 2]>(x) sizes = Shape(turned) long = Gather(sizes, first)
-            steps = Cast<to = 6>(long) fewer = Min(steps, four) trips = Cast<to = 7>({trips})
+            steps = Cast<to = 6>(long) fewer = Min(steps, four)
+            row = Gather<axis = 0>(given, first) most = ReduceMax<keepdims = 0>(row) asked = Cast<to = 6>(most)
+            is_six = Equal(steps, six) one_less = Cast<to = 6>(is_six) five_of_six = Sub(steps, one_less)
+            trips = Cast<to = 7>({trips})
             count = Gather(sizes, second) rows = Unsqueeze(count, axis) shape = Concat<axis = 0>(rows, width)
             zeros = Expand(float_zero, shape) begins = Less(zero, {counted})
             at1, w1, {", ".join(f"{name}1" for name, _ in states)}, all = Loop <body = step (
@@ -75,10 +79,17 @@ def test_a_loop_over_a_sequence_is_a_recurrent_layer(cell: str, start: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("cell", "trips", "counted"), [("soft", "steps", "steps"), ("LSTM", "fewer", "steps"), ("LSTM", "steps", "fewer")]
+    ("cell", "trips", "counted"),
+    [
+        ("soft", "steps", "steps"),
+        ("LSTM", "fewer", "steps"),
+        ("LSTM", "steps", "fewer"),
+        ("LSTM", "five_of_six", "steps"),
+        ("LSTM", "asked", "steps"),
+    ],
 )
 def test_a_loop_that_computes_otherwise_stays(cell: str, trips: str, counted: str) -> None:
-    """It has no layer's activation, or ends before the sequence does."""
+    """It has no layer's activation, or ends before some sequence does."""
     model = _loop(cell, trips, counted=counted)
     module = onnx2nn.load(model)
     assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())

@@ -23,8 +23,17 @@ from onnx2nn.rewrite.recurrent_states import is_zeros
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
-_STEPS = (5, 11, 1 << 22)
-"""Numbers of steps at which the loop must have as many iterations: what it counts is linear, or a smallest of these."""
+_STEPS = (5, 11, (1 << 31) - 1)
+"""Numbers of steps at which the loop must have as many iterations.
+
+What it counts is picked from sizes and constants, or a smallest of them: one that is the number of steps at these is it
+at all up to the last one, the largest number of int32.
+"""
+
+_PICKS = frozenset(
+    {"Cast", "Concat", "Gather", "Greater", "Identity", "Less", "Min", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+)
+"""Operators that pick numbers or compare them."""
 
 _BATCH = 3
 """The size of a batch in a comparison."""
@@ -140,15 +149,17 @@ def _iterations(cell: _Cell, steps: int, facts: ValueFacts) -> Any:
         return array.item() if array.size == 1 else None
 
     limit, start, *initial = cell.loop.inputs
-    if start is not None and number(start) is not True:
+    most = number(limit)
+    if (start is not None and number(start) is not True) or (limit is not None and most is None):
         return None
-    return trip_count(cell.body, number(limit), [number(value) for value in initial], number)
+    return trip_count(cell.body, most, [number(value) for value in initial], number)
 
 
 def _shapes_before(value: ir.Value, sequence: ir.Value, steps: int) -> dict[ir.Value, Array] | None:
     """Returns the shapes that a number is computed from, for a number of steps; None where it depends on more.
 
-    They are those of the sequence, and of what has its elements in another order.
+    They are those of the sequence, and of what has its elements in another order. A number is also None that is
+    computed of them otherwise than by `_PICKS`.
     """
     known = {sequence: [steps, _BATCH, 1]}
     while (node := sequence.producer()) is not None and node.op_type in ("Transpose", "ReverseSequence"):
@@ -174,6 +185,8 @@ def _shapes_before(value: ir.Value, sequence: ir.Value, steps: int) -> dict[ir.V
                 return None
             assert node.inputs[0] is not None
             found[made] = np.array(known[node.inputs[0]])
+        elif node.op_type not in _PICKS:
+            return None
         else:
             pending += [read for read in node.inputs if read is not None]
     return None
