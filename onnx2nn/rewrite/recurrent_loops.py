@@ -23,15 +23,29 @@ from onnx2nn.rewrite.recurrent_states import is_zeros
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
-_STEPS = (5, 11, (1 << 31) - 1)
+_STEPS = (1, 5, 11, (1 << 31) - 1)
 """Numbers of steps at which the loop must have as many iterations.
 
 What it counts is picked from sizes and constants, or a smallest of them: one that is the number of steps at these is it
-at all up to the last one, the largest number of int32.
+at all up to the last one, the largest number of int32. A comparison of such that holds at the first and the last number
+holds between them.
 """
 
 _PICKS = frozenset(
-    {"Cast", "Concat", "Gather", "Greater", "Identity", "Less", "Min", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+    {
+        "And",
+        "Cast",
+        "Concat",
+        "Gather",
+        "Greater",
+        "Identity",
+        "Less",
+        "Min",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+    }
 )
 """Operators that pick numbers or compare them."""
 
