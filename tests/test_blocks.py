@@ -728,6 +728,18 @@ def test_blocks_make_their_own_tables(exporter: str) -> None:
     assert max(Counter(node.output for node in found.nodes).values()) == 1  # one of the copies is the file's node
 
 
+def test_blocks_hold_their_own_tables() -> None:
+    """Of a fixed length the newer exporter folds the tables, which it merges too, and notes a name of each block's."""
+    original = seeded(RotaryBlocks)
+    ids = torch.arange(10).reshape(2, 5) % 9
+    module = onnx2nn.load(EXPORTERS["dynamo"]("folded_tables_of_blocks", original, (ids,)))
+    torch.testing.assert_close(module(ids), original(ids))
+    assert type(module.blocks[0]) is type(module.blocks[1])
+    x = torch.randn(2, 5, 8)
+    for block, own in zip(original.blocks, module.blocks, strict=True):
+        torch.testing.assert_close(own(x), block(x))
+
+
 class Scale(nn.Module):
     """A block that holds nothing and multiplies by a table."""
 

@@ -59,7 +59,7 @@ def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
     for node in sizes:
         for user in node.users:
             region = _twin(scope[node], scope[user])
-            if region != scope[node] and _names_another(user, node):
+            if region != scope[node] and _names_another(user, _noted_name(node)):
                 found.setdefault(region, {}).setdefault(node, []).append(user)
     taken = _sizes_taken(program, found)
     for region in list(found):
@@ -142,15 +142,19 @@ _NUMBER = re.compile(r"_\d+$")
 _NAMED = re.compile(r"%(\w+)")
 
 
-def _names_another(user: fx.Node, value: fx.Node) -> bool:
+def _noted_name(value: fx.Node) -> str:
+    """Returns the name that the exporter notes for the value of a call, `""` where it notes none."""
+    return str(value.meta.get("call") or "").partition(" ")[0].removeprefix("%")
+
+
+def _names_another(user: fx.Node, name: str) -> bool:
     """Returns whether the exporter notes that a call took another value that the same call of torch computed.
 
     Values of one operator differ by a number in their names (`cos`, `cos_1`).
     """
-    text, own = user.meta.get("call"), value.meta.get("call")
-    if not text or not own:
+    text = user.meta.get("call")
+    if not text or not name:
         return False
-    name = own.partition(" ")[0].removeprefix("%")
     named = set(_NAMED.findall(text.partition("(args")[2]))
     return name not in named and _NUMBER.sub("", name) in {_NUMBER.sub("", other) for other in named}
 
@@ -166,7 +170,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
     """Gives each of several regions that read a constant of the exporter's one of its own, in one memory.
 
     A number outside of the state_dict is not worth an argument. Of a table, such as the frequencies of positions, the
-    regions compute the rest themselves.
+    regions compute the rest themselves, or their calls name one of their own.
 
     Args:
         program: its scopes are filled.
@@ -184,9 +188,9 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
             continue
         if computed is None:
             computed = _sizes_of_computed(program)
-        key = str(node.target)
-        part_of_calls = copies is not None and is_generated(key.rpartition(".")[2])
-        apart = part_of_calls or any(user in computed for user in node.users)
+        key, name = str(node.target), str(node.target).rpartition(".")[2]
+        part_of_calls = copies is not None and is_generated(name)
+        apart = part_of_calls or any(user in computed or _names_another(user, name) for user in node.users)
         if not (apart and _is_made(program, node)) and not _is_number(program, node):
             continue
         for region, users in groups.items():
