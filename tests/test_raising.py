@@ -1405,15 +1405,17 @@ def test_an_embedding_whose_negative_indices_count_from_the_end(form: str, rows:
     """Keras 3 writes it, and an nn.Embedding has no use for it: it takes no negative indices."""
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": 17]>
-        graph (int32[n, m] x) => (float[n, m, 3] y) <int32 rows = {{{rows}}}, float zero = {{0}}> {{
-            moved = Add(x, rows) number = Cast<to = 1>(x) below = Less(number, zero) {_FROM_FRONT[form]}
+        graph (float[n, m] given) => (float[n, m, 3] y) <int32 rows = {{{rows}}}, float zero = {{0}}> {{
+            x = Cast<to = 6>(given) moved = Add(x, rows) number = Cast<to = 1>(x) below = Less(number, zero)
+            {_FROM_FRONT[form]}
             y = Gather(table, at) }}""")
     model.graph.initializer.append(numpy_helper.from_array(np.float32(_random(7, 3)), "table"))
     module = onnx2nn.load(model)
     assert module.meta["onnx2nn"]["raising"] == {"raised": raised, "dropped": []}
-    tokens = torch.randint(0, 7, (2, 4), dtype=torch.int32)
-    check_against_onnxruntime(model.SerializeToString(), module, (tokens,))
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randint(0, 7, (2, 4)).float(),))
     assert len(module.state_dict()) == (1 if raised else 3)
+    if raised:
+        assert onnx2nn.verify(model, module, input_shapes={"given": [4, 20]}).ok  # with indices of the table alone
 
 
 @pytest.mark.parametrize("target", ["{-1, 1, 0, 0}", "{-1, 1, 5, 7}", ""], ids=["computed", "static", "none"])

@@ -177,8 +177,13 @@ def _spec(value: ir.Value) -> InputSpec:
     return InputSpec(value.name or "", dtype, shape, _index_limit(value), _choices(value) if scalar else ())
 
 
-def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Yields the nodes that an input's elements reach unchanged, and the position among each node's inputs."""
+def _readers(value: ir.Value, changed: bool = False) -> Iterator[tuple[ir.Node, int]]:
+    """Yields the nodes that a value's elements reach, and the position among each node's inputs.
+
+    Args:
+        value: an input, or what is computed of one.
+        changed: whether the elements may change on the way, each by itself.
+    """
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
@@ -188,8 +193,9 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
         seen.add(current)
         for node, position in current.uses():
             yield node, position
-            preserving = node.op_type == "Cast" or "value_preserving" in TABLE.traits_of(node.op_type)
-            if preserving and position == 0:
+            traits = TABLE.traits_of(node.op_type)
+            preserving = node.op_type == "Cast" or "value_preserving" in traits
+            if (preserving and position == 0) or (changed and "elementwise" in traits):
                 stack.extend(node.outputs)
 
 
@@ -197,11 +203,28 @@ def _index_limit(value: ir.Value) -> int | None:
     """Returns the rows of the smallest table that an input indexes (token, position and segment embeddings)."""
     limits: list[int] = []
     for node, position in _readers(value):
-        row = TABLE.newest(node.domain, node.op_type)
-        if row is not None:
-            indexed = [lookup for lookup in row.lookups if lookup.indices == row.input_name(position)]
-            limits += filter(None, (_rows(node, row, lookup) for lookup in indexed))
+        limits += _rows_indexed(node, position)
+        if node.op_type == "Add":  # Keras 3 adds the number of rows to negative indices
+            added = {number for other in node.inputs for number in _numbers(other)}
+            readers = _readers(node.outputs[0], changed=True) if added else ()
+            limits += [rows for reader, place in readers for rows in _rows_indexed(reader, place) if rows in added]
     return min(limits, default=None)
+
+
+def _rows_indexed(node: ir.Node, position: int) -> list[int]:
+    """Returns the rows of the tables that a node indexes by the input at `position`."""
+    row = TABLE.newest(node.domain, node.op_type)
+    if row is None:
+        return []
+    indexed = [lookup for lookup in row.lookups if lookup.indices == row.input_name(position)]
+    return [rows for lookup in indexed if (rows := _rows(node, row, lookup)) is not None and rows]
+
+
+def _numbers(value: ir.Value | None) -> list[int]:
+    """Returns the integer in a constant, none for any other value."""
+    constant = None if value is None else ir.convenience.get_const_tensor(value)
+    whole = constant is not None and constant.dtype.is_integer() and constant.size == 1
+    return [int(constant.numpy().item())] if constant is not None and whole else []
 
 
 def _rows(node: ir.Node, row: Row, lookup: Lookup) -> int | None:
@@ -217,9 +240,7 @@ def _rows(node: ir.Node, row: Row, lookup: Lookup) -> int | None:
 def _choices(value: ir.Value) -> tuple[int, ...]:
     """Returns the constants with which an input is compared."""
     compared = [other for node, _ in _readers(value) if node.op_type == "Equal" for other in node.inputs]
-    constants = (ir.convenience.get_const_tensor(other) for other in compared if other is not None)
-    known = (constant for constant in constants if constant is not None and constant.dtype.is_integer())
-    return tuple(dict.fromkeys(int(constant.numpy().item()) for constant in known if constant.size == 1))
+    return tuple(dict.fromkeys(number for other in compared for number in _numbers(other)))
 
 
 def resolve_shapes(
