@@ -192,6 +192,24 @@ def _global_pool(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], r
     return g.node(op, [g.draw(pattern.inputs[0], g.d.one((3, 3, 4)))])
 
 
+@_maker("MaxPool", "AveragePool")
+def _pool(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+    x = g.draw(pattern.inputs[0], g.d.one((3, 4, 4)))
+    count = x.array.ndim - 2
+    kernel = [g.d.one((1, 1, 2)) for _ in range(count)]
+    return g.node(op, [x], kernel_shape=kernel, strides=[g.d.one((1, 1, 2)) for _ in range(count)])
+
+
+@_maker("SpaceToDepth", "DepthToSpace")
+def _blocks(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+    x = g.draw(pattern.inputs[0], 4)
+    _, channels, *sizes = x.array.shape
+    fits = [size for size in (1, 2, 3) if not any(length % size for length in sizes)]
+    if op == "DepthToSpace":
+        fits = [size for size in (1, 2, 3) if not channels % size**2]
+    return g.node(op, [x], blocksize=fits[-1])
+
+
 @_maker("Clip")
 def _clip(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
