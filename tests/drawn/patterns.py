@@ -195,9 +195,8 @@ def _global_pool(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], r
 @_maker("MaxPool", "AveragePool")
 def _pool(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], g.d.one((3, 4, 4)))
-    count = x.array.ndim - 2
-    kernel = [g.d.one((1, 1, 2)) for _ in range(count)]
-    return g.node(op, [x], kernel_shape=kernel, strides=[g.d.one((1, 1, 2)) for _ in range(count)])
+    kernel = [min(size, g.d.one((1, 1, 2))) for size in x.array.shape[2:]]
+    return g.node(op, [x], kernel_shape=kernel, strides=[g.d.one((1, 1, 2)) for _ in kernel])
 
 
 @_maker("SpaceToDepth", "DepthToSpace")
