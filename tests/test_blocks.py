@@ -740,6 +740,30 @@ def test_blocks_hold_their_own_tables() -> None:
         torch.testing.assert_close(own(x), block(x))
 
 
+class Waves(nn.Module):
+    """A block that multiplies by a table of as many numbers as it gets, and by a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.rand(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor * torch.arange(float(x.shape[-1])).cos()
+
+
+@pytest.mark.parametrize(("size", "tables"), [(3000, 2), (1 << 17, 1)])
+def test_blocks_hold_small_tables(size: int, tables: int) -> None:
+    """What is moved to another device is held once for each block there: a large table is an argument."""
+    original = seeded(lambda: nn.Sequential(Waves(), Waves()))
+    x = torch.randn(1, size)
+    model = onnx.load(EXPORTERS["dynamo"](f"waves_of_{size}", original, (x,)))
+    for node in model.graph.node:  # the exporter merges small constants itself
+        node.input[:] = ["cos" if name == "cos_1" else name for name in node.input]
+    module = onnx2nn.load(model)
+    torch.testing.assert_close(module(x), original(x))
+    assert len([*module.buffers()]) == tables
+
+
 class Scale(nn.Module):
     """A block that holds nothing and multiplies by a table."""
 

@@ -1,7 +1,7 @@
-"""Values of sizes alone that torch's newer exporter computes once, though several modules compute each their own.
+"""Values of sizes and constants alone that torch's exporters have once, though several modules have each their own.
 
-The exporter merges equal calls, such as the causal masks of all layers, into the first one. Then a layer would take the
-mask of another one as an argument.
+The newer one merges equal calls, such as the causal masks of all layers, into the first one, and both merge equal
+constants. Then a layer would take the mask of another one as an argument.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.regions import Path, around_of
 from onnx2nn.sizes.expression import Size
+
+_MOST = 1 << 16
+"""The most elements of a constant that several regions hold: it has one memory until the module is moved."""
 
 
 def compute_apart(program: Scoped) -> None:
@@ -121,14 +124,7 @@ def _sizes_taken(program: Scoped, regions: Collection[Path]) -> dict[Path, set[S
 
 def _is_made(program: Scoped, node: fx.Node) -> bool:
     """Returns whether a node reads what the exporter made of the author's code, no weight and no buffer."""
-    key = str(node.target)
-    return program.is_movable(node) and not program.persistent[key] and key in program.made
-
-
-def _is_number(program: Scoped, node: fx.Node) -> bool:
-    """Returns whether a node reads one number outside of the state_dict."""
-    key = str(node.target)
-    return program.is_movable(node) and not program.persistent[key] and program.root.get_buffer(key).numel() == 1
+    return program.is_movable(node) and str(node.target) in program.made and not program.persistent[str(node.target)]
 
 
 def _twin(home: Path, region: Path) -> Path:
@@ -184,14 +180,17 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
         groups: dict[Path, list[fx.Node]] = {}
         for user in node.users:
             groups.setdefault(program.scope[user], []).append(user)
-        if len(groups) < 2 or not program.is_movable(node):
+        key, name = str(node.target), str(node.target).rpartition(".")[2]
+        if len(groups) < 2 or not program.is_movable(node) or program.persistent[key]:
+            continue
+        count = program.root.get_buffer(key).numel()
+        if count > _MOST:
             continue
         if computed is None:
             computed = _sizes_of_computed(program)
-        key, name = str(node.target), str(node.target).rpartition(".")[2]
         part_of_calls = copies is not None and is_generated(name)
         apart = part_of_calls or any(user in computed or _names_another(user, name) for user in node.users)
-        if not (apart and _is_made(program, node)) and not _is_number(program, node):
+        if count > 1 and not (apart and key in program.made):
             continue
         for region, users in groups.items():
             copied = _copied(program, node, region, min(users), {})
@@ -202,6 +201,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
         del program.scope[node]
         kept = kept or {".".join(path) for path in {*program.scope.values()} | around_of(program.scope.values())}
         remove(program.root, key, kept)
+    if kept:
         program.containers = {path for path in program.containers if program.find(path) is not None}
 
 
