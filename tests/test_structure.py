@@ -211,6 +211,7 @@ NAMED = {
     "onnx2nn.rewrite.embeddings": "what Keras computes indices by",
     "onnx2nn.rewrite.raising": "what a value passes on the way to where only its shape is read",
     "onnx2nn.rewrite.recurrent_layers": "how ONNX's recurrent operators and torch's layers order gates and states",
+    "onnx2nn.rewrite.recurrent_loops": "what a number of steps is picked by, so that it is one of the sizes",
     "onnx2nn.unfreeze.rules": "a rule for each operator whose constants follow from the shapes around it",
     "oneflow_bridge.regions": "class names of the modules that 0.1 saved",
     "oneflow_bridge.to_onnx.lowering.schemas": "inputs that the exporter never widens",

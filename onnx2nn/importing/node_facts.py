@@ -107,8 +107,12 @@ def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -
     if kind is _Kind.FLOAT:
         return _float(value)
     if kind is _Kind.FLOATS:
-        return [_float(item) for item in value]
+        return [_float(item) for item in value] if len(value) <= _READ else list(value)
     return tensor(value) if kind is _Kind.TENSOR else value
+
+
+_READ = 1 << 10
+"""Up to so many numbers of a list stand in code, where someone may read them."""
 
 
 def _float(value: float) -> float:

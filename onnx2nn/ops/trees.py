@@ -88,14 +88,32 @@ def _codes(modes: Sequence[Any]) -> np.ndarray[Any, Any]:
     unknown = set(modes) - set(_MODES)
     if unknown:
         raise OperatorError(f"the mode {unknown.pop()!r} of a node is none of {', '.join(_MODES)}.")
-    return np.asarray([_MODES.index(mode) for mode in modes], np.int64)
+    codes = {mode: code for code, mode in enumerate(_MODES)}
+    return np.asarray([codes[mode] for mode in modes], np.int64)
 
 
 def _find_nodes(known: tuple[Any, Any], trees: Any, nodes: Any) -> np.ndarray[Any, Any]:
-    """Returns the positions of the pairs of tree and node id in the `known` pairs; -1 where missing."""
-    positions = {pair: index for index, pair in enumerate(zip(*(ids.tolist() for ids in known), strict=True))}
-    found = [positions.get(pair, -1) for pair in zip(trees.tolist(), nodes.tolist(), strict=True)]
-    return np.asarray(found, np.int64)
+    """Returns the positions of the pairs of tree and node id in the `known` pairs, the last ones; -1 where missing."""
+    if len(known[0]) != len(known[1]) or len(trees) != len(nodes):
+        raise OperatorError("the attributes of its nodes differ in length.")
+    tree, node = (np.concatenate(pair) for pair in zip(known, (trees, nodes), strict=True))
+    own, wanted = np.split(_pairs(tree, node), [len(known[0])])
+    order = np.argsort(own, kind="stable")
+    places = np.searchsorted(own, wanted, side="right", sorter=order) - 1
+    found = np.append(order, -1)[places]  # the last of those that are equal, or a smaller one
+    return np.where(np.append(own, -1)[found] == wanted, found, -1)
+
+
+def _pairs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns a number for each pair of integers, from 0 on, that equal pairs alone share."""
+    if not len(a):
+        return a
+    spans = [int(ids.max()) - int(ids.min()) + 1 for ids in (a, b)]
+    if spans[0] * spans[1] < 1 << 62:
+        a, b = a - a.min(), b - b.min()
+    else:  # their ranks, of which there are no more than pairs
+        a, b = (np.unique(ids, return_inverse=True)[1].astype(np.int64) for ids in (a, b))
+    return a * (b.max() + 1) + b
 
 
 def _forest(
@@ -168,13 +186,14 @@ def _leaves(F: Any, forest: Forest, X: Any) -> Any:
 
 
 def _leaves_of(forest: Forest, root: int) -> np.ndarray[Any, Any]:
-    """Returns the leaves below a node."""
+    """Returns the leaves below a node, one that is below several of its children more than once."""
     reached, level = [], np.array([root])
     while level.size:
         leaf = forest.modes[level] == _LEAF
         reached.append(level[leaf])
-        level = np.unique(forest.children[level[~leaf]])
-    return np.unique(np.concatenate(reached))
+        level = forest.children[level[~leaf]].reshape(-1)
+        level = level if level.size <= len(forest.modes) else np.unique(level)
+    return np.concatenate(reached)
 
 
 def _dense_votes(forest: Forest) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

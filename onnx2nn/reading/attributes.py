@@ -83,7 +83,8 @@ class AttributeReader:
         elif kind == _Kind.STRING:
             value = decoded_text(value)
         elif kind == _Kind.STRINGS:
-            value = [decoded_text(item) for item in value]
+            texts = {item: decoded_text(item) for item in set(value)}  # of a million nodes of trees most are equal
+            value = [texts[item] for item in value]
         elif kind == _Kind.TENSORS:
             value = [self._tensors.read(item) for item in value]
         elif kind == _Kind.SPARSE_TENSOR:

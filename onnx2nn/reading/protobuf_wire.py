@@ -8,6 +8,8 @@ Source: https://protobuf.dev/programming-guides/encoding and onnx.proto.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -23,6 +25,8 @@ _FLAT = frozenset({"Node", "Attribute", "SparseTensor", "Tensor"})
 _AHEAD = 1 << 10
 # Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
 _FIXED_LENGTH = {1: 8, 3: 0, 4: 0, 5: 4}
+# Numbers (bytes): those of a repeated field, such as a million nodes of trees, are passed over together.
+_LONGEST_NUMBER = 10
 # Protobuf's own limit on messages inside messages.
 _MAX_DEPTH = 100
 
@@ -145,6 +149,11 @@ def fields(source: Readable, start: int, end: int, at_least: int = 0, at_once: i
             raise _damaged(source, position, end) from None
         body = low + cursor
         stop = body + length
+        if at_least > _LONGEST_NUMBER and tag < 0x80 and wire_type in (0, 5):
+            passed = _end_of_run(window, position - low, tag)
+            if passed > stop - low:
+                stop = low + passed
+                at_once = _WINDOW
         groups += (wire_type == 3) - (wire_type == 4)
         if stop > end or tag < 8 or groups < 0:
             raise _damaged(source, position, end)
@@ -153,6 +162,27 @@ def fields(source: Readable, start: int, end: int, at_least: int = 0, at_once: i
         position = stop
     if groups:
         raise _damaged(source, position, end)
+
+
+def _end_of_run(window: bytes, start: int, tag: int) -> int:
+    """Returns where the numbers of one field end that stand one behind the other in a window, each with its tag.
+
+    Args:
+        window: the bytes.
+        start: where the first of them begins.
+        tag: of one byte, of varints or of numbers of 32 bits.
+    """
+    if tag & 7 == 0:
+        found = _varints(tag).match(window, start)
+        return start if found is None else found.end()
+    tags = window[start : len(window) - 4 : 5]
+    return start + 5 * (len(tags) - len(tags.lstrip(tags[:1])))
+
+
+@functools.cache
+def _varints(tag: int) -> re.Pattern[bytes]:
+    """Returns the pattern of numbers of a field, as `_varint` reads them."""
+    return re.compile(b"(?:%s[\x80-\xff]{0,9}[\x00-\x7f])+" % re.escape(bytes([tag])))
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
