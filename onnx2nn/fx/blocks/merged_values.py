@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Set
 
 from torch import fx
 
+from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, plain_values
 from onnx2nn.fx.modules.module_tree import remove
 from onnx2nn.fx.shape_rules.operands import RANDOM
@@ -202,7 +203,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
         kept = kept or {".".join(path) for path in {*program.scope.values()} | around_of(program.scope.values())}
         remove(program.root, key, kept)
     if kept:
-        program.containers = {path for path in program.containers if program.find(path) is not None}
+        program.containers = {path for path in program.containers if program.find(module_path(path)) is not None}
 
 
 def _held_again(program: Scoped, key: str) -> str:
