@@ -28,14 +28,13 @@ def compute_apart(program: Scoped) -> None:
     """Copies what is computed of sizes and constants alone into the regions whose calls name a value of their own.
 
     What an author computes once and gives to several modules has one name in all of their calls, and stays. So does
-    what is computed of sizes that nothing has which a region takes. The program of a module that has blocks, of which
-    source is written, stays too: its blocks compute apart already.
+    what is computed of sizes that nothing has which a region takes. Each of the regions that read a constant holds it.
+    The program of a module that has blocks, of which source is written, stays too: its blocks compute apart already.
     """
     if getattr(program.root, "graph", None) is not program.graph:
         return
     noted = any(node.meta.get("call") for node in program.graph.nodes)
-    copies = _copy_computed(program) if noted else None
-    _hold_apart(program, copies)
+    _hold_apart(program, _copy_computed(program) if noted else None)
 
 
 def _copy_computed(program: Scoped) -> Set[fx.Node]:
@@ -191,7 +190,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
             computed = _sizes_of_computed(program)
         part_of_calls = copies is not None and is_generated(name)
         apart = part_of_calls or any(user in computed or _names_another(user, name) for user in node.users)
-        if count > 1 and not (apart and key in program.made):
+        if count > 1 and not (apart and _is_made(program, node)):
             continue
         for region, users in groups.items():
             copied = _copied(program, node, region, min(users), {})
