@@ -25,7 +25,8 @@ _FLAT = frozenset({"Node", "Attribute", "SparseTensor", "Tensor"})
 _AHEAD = 1 << 10
 # Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
 _FIXED_LENGTH = {1: 8, 3: 0, 4: 0, 5: 4}
-# Numbers (bytes): those of a repeated field, such as a million nodes of trees, are passed over together.
+# The most bytes of a number. Where fields of this size are left out, those of a repeated field, such as the ids of a
+# million nodes of trees, are passed over together.
 _LONGEST_NUMBER = 10
 # Protobuf's own limit on messages inside messages.
 _MAX_DEPTH = 100

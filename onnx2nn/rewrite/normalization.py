@@ -95,9 +95,8 @@ def _layer_norm_of_channels(match: Match, facts: ValueFacts) -> NewNode | None:
     epsilon, shape = facts.number(match["eps"]), facts.constant_shape(match["weight"])
     if epsilon is None or facts.rank(match["x"]) != 4 or shape is None or facts.constant_shape(match["bias"]) != shape:
         return None
-    own = [
-        node for node in match[NODES] if node.op_type != "Reshape"
-    ]  # which has the name of the transpose that it was
+    # A Reshape has the name of the transpose that it was.
+    own = [node for node in match[NODES] if node.op_type != "Reshape"]
     means = [node for node in own if node.op_type == "ReduceMean"]
     if len(shape) != 4 or shape[0] * shape[2] * shape[3] != 1 or any(facts.axes(node) != [1] for node in means):
         return None
