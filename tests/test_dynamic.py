@@ -292,3 +292,24 @@ def test_a_quotient_of_floats_that_are_sizes_is_no_quotient_of_integers(rounding
     for n in (2, 3, 5, 7, 8, 40):
         x = torch.zeros(n)
         check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), (x,)), f"at {n}")
+
+
+def test_what_is_padded_to_a_multiple_and_cropped_has_the_old_length() -> None:
+    """TensorFlow computes dilated convolutions so: -pad is the end of a slice, unless it is 0."""
+    model = _parsed(
+        """(float[n] x) => (float[n] y)
+        <int64[1] axis = {0}, int64[1] none = {0}, int64[1] three = {3}, int64[1] all = {2147483647}> {
+            size = Shape(x)  quotient = Div(size, three)  whole = Mul(quotient, three)  rest = Sub(size, whole)
+            missing = Sub(three, rest)  times = Div(missing, three)  full = Mul(times, three)  pad = Sub(missing, full)
+            pads = Concat <axis = 0> (none, pad)  padded = Pad(x, pads)
+            is_none = Equal(pad, none)  is_some = Not(is_none)
+            some = Cast <to = 7> (is_some)  minus = Neg(some)  back = Mul(pad, minus)
+            without = Cast <to = 7> (is_none)  through = Mul(all, without)  end = Add(back, through)
+            cropped = Slice(padded, none, end, axis)  y = Add(x, cropped)
+        }"""
+    )
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["guards"]
+    for n in range(1, 12):
+        x = torch.randn(n)
+        assert torch.equal(module(x), 2 * x), f"at {n}"

@@ -124,9 +124,9 @@ _EXTREMES = st.tuples(st.sampled_from(["min", "max"]), st.lists(_TERMS, min_size
 _decided = {True: 0, False: 0, None: 0}
 
 
-@RULES
+@settings(RULES, max_examples=600)
 @given(
-    st.one_of(_LINEAR, _SOLVED, conditions(2, 4)),
+    st.one_of(_LINEAR, _SOLVED, conditions(2, 4), st.tuples(st.just("or"), _LINEAR, _LINEAR)),
     st.one_of(st.lists(_LINEAR, min_size=1, max_size=3), _ASSUMPTIONS),
     _INTERVALS,
 )

@@ -37,7 +37,7 @@ from onnx2nn.sizes.expression import (
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.printing import code_of
 from onnx2nn.sizes.rendering import Rendering
-from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum
+from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum, parted
 from onnx2nn.sizes.substitution import evaluated, replaced
 from tests.size_expressions import (
     INTERVALS,
@@ -120,14 +120,51 @@ def test_a_symbol_may_be_replaced_by_an_expression(tree: Tree, other: Tree, inte
         assert evaluated(changed, as_given(symbols[1:], point[1:])) == number, f"{value!r} and {changed!r} at {point}"
 
 
-@RULES
-@given(numbers(3), _INTERVALS, _POINTS)
-def test_a_value_lies_within_the_interval(tree: Tree, intervals: Any, points: Any) -> None:
+def _check_interval(tree: Tree, intervals: Any, points: Any) -> None:
     _, value, expected = _made(tree, intervals, points)
     least, most = bounds(value)
     for point, number in expected:
         assert least is None or least <= number, f"{value!r} at {point}"
         assert most is None or number <= most, f"{value!r} at {point}"
+
+
+@RULES
+@given(numbers(3), _INTERVALS, _POINTS)
+def test_a_value_lies_within_the_interval(tree: Tree, intervals: Any, points: Any) -> None:
+    _check_interval(tree, intervals, points)
+
+
+_REMAINDERS = st.recursive(
+    st.one_of(st.just(("symbol", 0)), st.just(("symbol", 1)), st.integers(-9, 9).map(lambda value: ("int", value))),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from("+-"), inner, inner),
+        st.tuples(st.sampled_from(("%", "//", "fmod")), inner, st.integers(1, 5).map(lambda value: ("int", value))),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(RULES, max_examples=1000)
+@given(_REMAINDERS, _INTERVALS, _POINTS)
+def test_a_sum_of_remainders_lies_within_the_interval(tree: Tree, intervals: Any, points: Any) -> None:
+    _check_interval(tree, intervals, points)
+
+
+@RULES
+@given(numbers(2), numbers(2), numbers(2), st.sampled_from([-3, -1, 1, 2]), st.booleans(), _INTERVALS, _POINTS)
+def test_a_choice_by_what_a_number_is_multiplied_with_or_added_to(
+    tree: Tree, there: Tree, elsewhere: Tree, factor: int, unequal_: bool, intervals: Any, points: Any
+) -> None:
+    choice = ("where", ("!=" if unequal_ else "==", tree, ("int", 0)), there, elsewhere)
+    product, total = (("*", ("*", tree, ("int", factor)), choice), ("+", ("*", tree, ("int", factor)), choice))
+    symbols, value, expected = _made(product, intervals, points)
+    for point, number in expected:
+        assert evaluated(value, as_given(symbols, point)) == number, f"{value!r} at {point}"
+    symbols, value, expected = _made(total, intervals, points)
+    parts = parted(value)
+    for point, number in expected if parts is not None else ():
+        condition, a, b = (evaluated(part, as_given(symbols, point)) for part in parts)
+        assert (a if condition else b) == number, f"{value!r} at {point}"
 
 
 @RULES
@@ -280,6 +317,38 @@ def test_a_bound_decides_which_way_a_quotient_is_rounded() -> None:
     assert facts.settled(quotient) is quotient
     assert facts.assume(at_most(400, n))
     assert facts.settled(quotient) is (n - 400) // 2
+
+
+def test_a_remainder_is_smaller_than_its_divisor() -> None:
+    n, m = _n("n"), _n("m")
+    assert bounds(n % 3) == (0, 2)
+    assert bounds(5 - 2 * ((n + m) % 4)) == (-1, 5)
+    assert bounds((n // 2 + m) % 2 + (m + 1) % 5) == (0, 5)
+    assert truncated_divide(3 - n % 3, 3) is (3 - n % 3) // 3
+
+
+def test_a_number_times_whether_it_is_not_0_is_itself() -> None:
+    n, m = _n("n"), _n("m")
+    pads = (3 - n % 3) % 3
+    assert pads * choose(equal(pads, 0), 0, 1) is pads
+    assert choose(unequal(n, 0), m, 7) * n is n * m
+    assert "if" in repr(choose(equal(n, 0), 0, 1) * m)
+
+
+def test_a_number_with_one_choice_is_a_choice() -> None:
+    n, m = _n("n"), _n("m")
+    pads = n % 3
+    condition = equal(pads, 0)
+    assert parted(choose(condition, 9, 0) - pads + 4) == (condition, 13, 4 - pads)
+    assert parted(choose(unequal(n, 0), 9, m) + n) == (unequal(n, 0), n + 9, m)
+    assert parted(n) is None and parted(choose(condition, 9, 0) + choose(at_most(n, m), 3, 5)) is None
+
+
+def test_one_of_two_conditions_holds_where_the_other_does_not() -> None:
+    n, m, facts = _n("n"), _n("m"), Facts()
+    assert facts.decide(disjunction([equal(n % 3, 0), at_most(1, n % 3)]))
+    assert facts.decide(disjunction([at_most(n, m), at_most(m, n + 2)]))
+    assert facts.decide(disjunction([equal(n % 3, 0), at_most(2, n % 3)])) is None
 
 
 def test_a_size_that_stands_for_0_is_told_apart() -> None:

@@ -18,7 +18,8 @@ from functools import reduce
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
-from onnx2nn.sizes.intervals import Bound, Interval, of_int, scaled, times
+from onnx2nn.sizes.intervals import Bound, Interval
+from onnx2nn.sizes.sums import interval_of
 
 Number = Union[int, "Size"]
 
@@ -189,22 +190,6 @@ def bounds(number: Number) -> Interval:
     return number.interval if isinstance(number, Size) else (number, number)
 
 
-def interval_of(terms: Iterable[tuple[Monomial, int]], of_atom: Callable[[Atom], Interval]) -> Interval:
-    """Returns bounds of a sum of products, from those of the atoms."""
-    least: Bound = 0
-    most: Bound = 0
-    for monomial, coefficient in terms:
-        if len(monomial) == 1:
-            a, b = scaled(of_atom(monomial[0]), coefficient)
-        else:
-            a, b = reduce(times, map(of_atom, monomial), of_int(coefficient))
-        if len(monomial) > 1 and len(monomial) % 2 == 0 and len(set(monomial)) == 1:  # an even power
-            a, b = (0 if a is None or a < 0 else a, b) if coefficient > 0 else (a, 0 if b is None or b > 0 else b)
-        least = None if least is None or a is None else least + a
-        most = None if most is None or b is None else most + b
-    return least, most
-
-
 def add(a: Number, b: Number) -> Number:
     """Returns the sum."""
     if isinstance(a, int) and isinstance(b, int):
@@ -242,6 +227,10 @@ def multiply(a: Number, b: Number) -> Number:
         assert isinstance(a, Size)
         return b and (a if b == 1 else _of_ordered(tuple((m, c * b) for m, c in a.terms)))
     assert isinstance(a, Size)
+    for number, choice in ((a, b), (b, a)):
+        factor = _where_not_zero(choice, number)
+        if factor is not None:
+            return multiply(number, factor)
     if len(a.terms) * len(b.terms) > _MAX_TERMS or _degree(a) + _degree(b) > _MAX_FACTORS:
         a, b = _as_atom(a), _as_atom(b)
     terms: dict[Monomial, int] = {}
@@ -250,6 +239,20 @@ def multiply(a: Number, b: Number) -> Number:
             product = tuple(sorted((*one, *other), key=lambda atom: atom.number))
             terms[product] = terms.get(product, 0) + m * n
     return of_terms(terms)
+
+
+def _where_not_zero(choice: Size, number: Size) -> Number | None:
+    """Returns what a choice between two numbers is wherever another number is not 0; None where that is open.
+
+    Law: where `p` divides `a`, `a * (u if p == 0 else v)` is `a * v`, as `a` is 0 in the other case.
+    """
+    monomial, coefficient = choice.terms[0]
+    if len(choice.terms) > 1 or len(monomial) > 1 or monomial[0].key[0] != "where":
+        return None
+    _, condition, there, elsewhere = monomial[0].key
+    if condition.kind not in ("==", "!=") or divided(number, condition.operands[0]) is None:
+        return None
+    return multiply(elsewhere if condition.kind == "==" else there, coefficient)
 
 
 def _degree(size: Size) -> int:

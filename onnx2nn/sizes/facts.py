@@ -25,7 +25,6 @@ from onnx2nn.sizes.expression import (
     add,
     bounds,
     floor_divide,
-    interval_of,
     multiply,
     of_terms,
     subtract,
@@ -35,6 +34,7 @@ from onnx2nn.sizes.multiples import divisors_by
 from onnx2nn.sizes.selection import Choice, Extreme
 from onnx2nn.sizes.solving import solutions
 from onnx2nn.sizes.substitution import operation, replaced, with_multiples
+from onnx2nn.sizes.sums import interval_of
 from onnx2nn.sizes.traversal import ordered_atoms
 
 _STEPS = 120
@@ -279,9 +279,7 @@ class Facts:
         if isinstance(opposite, bool) or opposite in self.assumed:
             return False
         if condition.kind in ("and", "or"):
-            truths = [self.decide(part, required=True) for part in condition.operands]
-            absorbing = condition.kind == "or"
-            return absorbing if absorbing in truths else None if None in truths else not absorbing
+            return _joined(condition, self)
         (size,) = condition.operands
         proof = _Proof(self)
         if condition.kind == ">=":
@@ -305,6 +303,28 @@ class Facts:
         if self._givens is None:
             self._givens = [size for condition in self.assumed for size in _not_negative_by(condition)]
         return self._givens
+
+
+def _joined(condition: Condition, facts: Facts) -> bool | None:
+    """Returns the truth of conditions that are joined by `and` or `or`."""
+    truths = [facts.decide(part, required=True) for part in condition.operands]
+    absorbing = condition.kind == "or"
+    if absorbing in truths:
+        return absorbing
+    if None not in truths:
+        return not absorbing
+    return True if absorbing and _covers(condition.operands, facts) else None
+
+
+def _covers(conditions: Sequence[Condition], facts: Facts) -> bool:
+    """Returns whether one of two conditions is proven to hold wherever the other one does not."""
+    if len(conditions) == 2:
+        for one, other in (conditions, conditions[::-1]):
+            if one.kind == ">=":
+                proof = _Proof(facts)
+                if proof.not_negative(one.operands[0], proof.not_negative_where([negation(other)])):
+                    return True
+    return False
 
 
 def _interval_with(atom: Atom, fresh: Mapping[Size, Symbol]) -> Interval:
@@ -426,7 +446,7 @@ class _Proof:
         if any(fact is False for fact in facts):
             return True  # the case does not occur
         conditions = [fact for fact in facts if isinstance(fact, Condition)]
-        found = [number for fact in conditions for number in (*_not_negative_by(fact), *self._apart_from_zero(fact))]
+        found = self.not_negative_where(conditions)
         for fact in found:  # the case does not occur either
             most = self._facts.bounds(fact)[1]
             if most is not None and most < 0:
@@ -437,6 +457,11 @@ class _Proof:
         except ZeroDivisionError:  # the case may not occur, which is not proven
             return False
         return self.not_negative(there, [*given, *found], splits)
+
+    def not_negative_where(self, conditions: Iterable[Truth]) -> list[Size]:
+        """Returns sizes that are not negative where all conditions hold."""
+        facts = [fact for fact in conditions if isinstance(fact, Condition)]
+        return [number for fact in facts for number in (*_not_negative_by(fact), *self._apart_from_zero(fact))]
 
     def _apart_from_zero(self, condition: Condition) -> Iterator[Size]:
         """Yields a number that is not negative as another, which never crosses 0, is not 0: `n - 1` for a size `n`."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from onnx2nn.sizes.conditions import Truth, at_least_zero, is_not_zero
+from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, is_not_zero
 from onnx2nn.sizes.expression import (
     Atom,
     Broadcast,
@@ -132,6 +132,25 @@ def choose(condition: Truth, a: Number, b: Number) -> Number:
         None if q is None or s is None else max(q, s),
     )
     return of_atom(Choice, ("where", condition, a, b), interval, (condition, a, b))
+
+
+def parted(number: Number) -> tuple[Condition, Number, Number] | None:
+    """Returns `c`, `a` and `b` of a number that is `choose(c, a, b)`; None where it has no choice, or several.
+
+    Law: where `p == 0`, multiples of `p` are 0, so that `p + (7 if p == 0 else 1)` is 7 there and `p + 1` elsewhere.
+    """
+    if isinstance(number, int):
+        return None
+    choices = [(monomial, k) for monomial, k in number.terms if len(monomial) == 1 and isinstance(monomial[0], Choice)]
+    if len(choices) != 1:
+        return None
+    ((monomial, k),) = choices
+    _, condition, a, b = monomial[0].key
+    rest = subtract(number, of_terms({monomial: k}))
+    rests = [rest, rest]
+    if condition.kind in ("==", "!=") and divided(subtract(rest, _constant(rest)), condition.operands[0]) is not None:
+        rests[condition.kind == "!="] = _constant(rest)
+    return condition, add(rests[0], multiply(a, k)), add(rests[1], multiply(b, k))
 
 
 def chosen_extreme(condition: Truth, a: Number, b: Number) -> str | None:

@@ -19,8 +19,9 @@ from onnx2nn.fx.shape_rules.operands import (
 )
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.values.spec import Shape, Spec
-from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, less
+from onnx2nn.sizes.conditions import Truth, at_least_zero, at_most, conjunction, disjunction, less, negation
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
+from onnx2nn.sizes.selection import parted
 
 INDEX_TYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 """The dtypes of index tensors; uint8 is a mask, like bool."""
@@ -98,10 +99,22 @@ def _slice_length(sizes: Sizes, size: Number, item: slice) -> Number:
 
 def _end(sizes: Sizes, size: Number, stop: Number) -> Number:
     """Returns the first place behind a slice: a negative one counts from the end, once."""
+    parts = parted(stop)
+    if parts is None:
+        return _end_of_one(sizes, size, stop, False)
+    condition, one, other = parts
+    there = _end_of_one(sizes, size, one, negation(condition))
+    return chosen(sizes, condition, there, _end_of_one(sizes, size, other, condition))
+
+
+def _end_of_one(sizes: Sizes, size: Number, stop: Number, unless: Truth) -> Number:
+    """Returns the first place behind a slice; it may be any place where the condition `unless` holds."""
     if isinstance(stop, int) and stop >= MAX_DIMENSION:
         return size
     negative = less(stop, 0)
     truth = sizes.decide(negative)
+    if truth is None and unless is not False and sizes.decide(disjunction((unless, negative))) is True:
+        truth = True
     if truth is not None:
         return larger(sizes, stop + size, 0) if truth else smaller(sizes, stop, size)
     return chosen(sizes, negative, larger(sizes, stop + size, 0), smaller(sizes, stop, size))
