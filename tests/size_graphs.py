@@ -204,7 +204,8 @@ def _with_reference(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> li
         results = ReferenceEvaluator(node).run(None, given)
         assert isinstance(results, list)
         values[node.output[0]] = results[0]
-        rest.graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, None))
+        shape = [None] * results[0].ndim  # of no known rank, ONNX Runtime takes sizes computed from it for no numbers
+        rest.graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, shape))
         del nodes[place]
     return oracle(rest.SerializeToString()).run(None, values)
 
