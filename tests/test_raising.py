@@ -831,6 +831,25 @@ def test_attention_as_paddle_writes_it() -> None:
     check_against_onnxruntime(model, module, (torch.randn(3, 2, 5, 4),))
 
 
+def test_the_half_of_a_gelu_is_no_scale_of_the_attention_behind_it() -> None:
+    nodes = [
+        helper.make_node("Div", ["x", "root"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"]),
+        helper.make_node("Add", ["b", "one"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "half"], ["query"]),
+        helper.make_node("Transpose", ["x"], ["keys"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["query", "keys"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "x"], ["y"]),
+    ]
+    numbers = {"root": 1.4142135, "one": 1.0, "half": 0.5}
+    model = _model(nodes, [2, 2, 5, 4], **{name: np.asarray(number) for name, number in numbers.items()})
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"] == {"GELU": 1, "scaled_dot_product_attention": 1}
+    check_against_onnxruntime(model, module, (torch.randn(2, 2, 5, 4),))
+
+
 def test_a_reshape_to_sizes_that_a_run_tells_is_skipped() -> None:
     """Where another one follows: how windows of a size that was computed are divided and joined."""
     numbers = {"minus": [-1], "target": [-1, 6]}

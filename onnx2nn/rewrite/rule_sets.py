@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SWEEPS: tuple[tuple[str, ...], ...] = (
     ("reshape_transpose.POOLS", "sequences.RULES", "embeddings.RULES"),
     ("reshape_transpose.RULES", "normalization.CHANNELS_LAST", "count_nonzero.RULES"),
-    ("linear_conv.RULES", "normalization.RULES", "activation.RULES", "rotary_embedding.RULES", "attention.RULES"),
+    ("linear_conv.RULES", "normalization.RULES", "activation.RULES", "rotary_embedding.RULES"),
+    ("attention.RULES",),
     ("multihead_attention.RULES",),
 )
 """The sets of rules of each sweep, from end to start: module of this package and name. Later sweeps match nodes that
