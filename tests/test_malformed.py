@@ -89,6 +89,24 @@ def test_attributes_of_another_type(schema: defs.OpSchema) -> None:
         assert [str(problem) for problem in onnx2nn.check(model).problems] == list(map(str, error.value.problems))
 
 
+@pytest.mark.parametrize("operator", ["Squeeze", "Unsqueeze", "ReduceMean", "ReduceL2"])
+@pytest.mark.parametrize("version", [11, 18])
+def test_axes_of_another_type_where_channels_move(operator: str, version: int) -> None:
+    """A pass asks for the rank behind a node whose axes are no attribute in later opsets, before the import says so."""
+    nodes = [
+        helper.make_node("Transpose", ["x0"], ["a"], perm=[0, 3, 1, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 3, 1]),
+        helper.make_node(operator, ["c"], ["d"], "n", axes=[1.0]),
+        helper.make_node("Add", ["c", "d"], ["e"]),
+        helper.make_node("Transpose", ["e"], ["y"], perm=[0, 3, 1, 2]),
+    ]
+    model = model_of(nodes, version=version, names=1)
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x0", 1, [2, 3, 4, 5]))
+    with pytest.raises(UnsupportedModelError, match=rf"{operator}-{version} \(1 node: n\)"):
+        onnx2nn.load(model)
+
+
 @pytest.mark.parametrize("schema", list(schemas()), ids=lambda schema: f"{schema.domain}.{schema.name}".lstrip("."))
 @pytest.mark.parametrize("older", [0, 1], ids=["its opset", "the opset before"])
 def test_nodes_without_inputs_and_attributes(schema: defs.OpSchema, older: int) -> None:

@@ -508,6 +508,14 @@ def _value(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
 
 
+def test_a_model_without_outputs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => () { y = Relu(x) }')
+    module = onnx2nn.load(model)
+    assert module(torch.zeros(2)) == ()
+    source = _check(module, tmp_path, (torch.zeros(2),))
+    assert "tuple[()]" in source
+
+
 def test_only_imported_modules_and_writable_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not of a Linear"):
         onnx2nn.to_python(nn.Linear(2, 2), tmp_path)

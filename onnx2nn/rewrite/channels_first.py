@@ -27,7 +27,7 @@ from onnx2nn.rewrite.channels_first_forms import (
 from onnx2nn.rewrite.channels_first_rewriter import Rewriter, channels_first_constant, channels_first_node
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.minimum_cut import FlowNetwork
-from onnx2nn.rewrite.patterns import tensor_of
+from onnx2nn.rewrite.patterns import ints_of, tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 RULE = "channels first"
@@ -258,10 +258,7 @@ _FIRST, _LAST = "channels first", "channels last"
 
 def _perm(node: ir.Node) -> list[int] | None:
     """Returns the permutation of a Transpose node, None for other nodes and where the file does not say it."""
-    if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes or len(node.inputs) != 1:
-        return None
-    attribute = node.attributes["perm"]
-    return list(attribute.as_ints()) if attribute.type == ir.AttributeType.INTS and not attribute.is_ref() else None
+    return ints_of(node, "perm") if node.op_type == "Transpose" and not node.domain and len(node.inputs) == 1 else None
 
 
 def _sample(

@@ -379,3 +379,20 @@ def attribute_of(node: ir.Node, name: str, default: Any) -> Any:
     """Returns the value of a node's attribute, `default` where it is absent."""
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
+
+
+def int_of(node: ir.Node, name: str, default: int) -> int:
+    """Returns an integer attribute of a node, `default` where it is absent, or of another type.
+
+    The import reports an attribute of another type, as long as the node stays: `default` is to say so.
+    """
+    attribute = node.attributes.get(name)
+    known = attribute is not None and attribute.type == ir.AttributeType.INT and not attribute.is_ref()
+    return attribute.as_int() if attribute is not None and known else default
+
+
+def ints_of(node: ir.Node, name: str) -> list[int] | None:
+    """Returns the integers of an attribute, None where it is absent, or of another type, which the import reports."""
+    attribute = node.attributes.get(name)
+    known = attribute is not None and attribute.type == ir.AttributeType.INTS and not attribute.is_ref()
+    return list(attribute.as_ints()) if attribute is not None and known else None

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import readers
+from onnx2nn.rewrite.patterns import int_of, ints_of, readers
 from onnx2nn.rewrite.recurrent_states import InitialState, final_state, initial_state, only_reader
 from onnx2nn.rewrite.recurrent_weights import TorchWeights, slice_bounds, torch_weights
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
@@ -87,8 +87,8 @@ class _Layer:
         if target is None or len(target) != 3:
             return target is None
         sizes = (None if source is None else facts.declared(source)) or [None, None]
-        hidden = self.node.attributes.get("hidden_size")
-        width = None if hidden is None else self.directions * hidden.as_int()
+        hidden = int_of(self.node, "hidden_size", 0)
+        width = self.directions * hidden if hidden else None
         proven = [size in (0, None, known) for size, known in zip(target[:2], sizes, strict=False)]
         if all(proven):
             return target[2] in (-1, None, width)
@@ -164,11 +164,7 @@ def _merge_of_directions(
         return _joined_directions(node, facts)
     if first.op_type == "Squeeze":
         return ([first], first.outputs[0], None) if facts.axes(first) == [1] else None
-    if (
-        first.op_type != "Transpose"
-        or "perm" not in first.attributes
-        or list(first.attributes["perm"].as_ints()) != [0, 2, 1, 3]
-    ):
+    if first.op_type != "Transpose" or ints_of(first, "perm") != [0, 2, 1, 3]:
         return None
     second = only_reader(first.outputs[0])
     if second is None or second.op_type != "Reshape":
@@ -189,7 +185,7 @@ def _joined_directions(
     squeezes = [one for one in narrow if one is not None and one.op_type == "Squeeze" and facts.axes(one) == [1]]
     joins = {only_reader(one.outputs[0]) for one in squeezes}
     join = joins.pop() if len(squeezes) == 2 and len(joins) == 1 else None
-    if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() not in (2, -1):
+    if join is None or join.op_type != "Concat" or int_of(join, "axis", 0) not in (2, -1):
         return None
     if list(join.inputs) != [one.outputs[0] for one in squeezes]:
         return None
@@ -358,8 +354,7 @@ def _swaps_batch_and_time(node: ir.Node) -> bool:
 
 def _permutation(node: ir.Node) -> list[int] | None:
     """Returns the order in which a Transpose node has the dimensions, None for any other node."""
-    given = node.op_type == "Transpose" and "perm" in node.attributes
-    return list(node.attributes["perm"].as_ints()) if given else None
+    return ints_of(node, "perm") if node.op_type == "Transpose" else None
 
 
 def _order_before_own_transpose(before: ir.Node | None, layer: ir.Node, after: ir.Node | None) -> list[int] | None:

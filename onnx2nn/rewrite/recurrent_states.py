@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.patterns import origin
+from onnx2nn.rewrite.patterns import int_of, origin
 from onnx2nn.rewrite.recurrent_weights import slice_bounds
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -103,7 +103,7 @@ def final_state(nodes: Sequence[ir.Node], index: int) -> FinalState | None:
         return FinalState(values[0], None)
     joins = {None if value is None else only_reader(value) for value in values}
     join = joins.pop() if len(joins) == 1 else None
-    if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() != 0:
+    if join is None or join.op_type != "Concat" or int_of(join, "axis", -1) != 0:
         return None
     return FinalState(join.outputs[0], join) if list(join.inputs) == values else None
 

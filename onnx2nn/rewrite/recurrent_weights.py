@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.patterns import tensor_of
+from onnx2nn.rewrite.patterns import int_of, ints_of, tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 
@@ -83,7 +83,7 @@ def _directions(value: ir.Value | None, facts: ValueFacts) -> list[_Rows] | None
     if node.op_type == "Unsqueeze" and facts.axes(node) == [0]:
         rows = _rows(node.inputs[0], facts)
         return None if rows is None else [rows]
-    if node.op_type != "Concat" or node.attributes["axis"].as_int() != 0:
+    if node.op_type != "Concat" or int_of(node, "axis", -1) != 0:
         return None
     parts = [_directions(part, facts) for part in node.inputs]
     return None if any(part is None for part in parts) else [rows for part in parts for rows in part or ()]
@@ -98,7 +98,7 @@ def _rows(value: ir.Value | None, facts: ValueFacts) -> _Rows | None:
     if node.domain or node.op_type not in ("Concat", "Slice"):
         return None
     if node.op_type == "Concat":
-        parts = [_rows(part, facts) for part in node.inputs] if node.attributes["axis"].as_int() == 0 else [None]
+        parts = [_rows(part, facts) for part in node.inputs] if int_of(node, "axis", -1) == 0 else [None]
         return None if any(part is None for part in parts) else [row for part in parts for row in part or ()]
     rows, bounds = _rows(node.inputs[0], facts), slice_bounds(node, facts)
     if rows is None or len(rows) != 1 or bounds is None:
@@ -111,7 +111,7 @@ def slice_bounds(node: ir.Node, facts: ValueFacts, axis: int = 0) -> tuple[int, 
     """Returns start and end of a Slice along a dimension, the first by default; None for any other Slice."""
     given = zip(("starts", "ends", "axes"), node.inputs[1:], strict=False)
     bounds: dict[str, Any] = {name: facts.ints(value) for name, value in given}
-    bounds |= {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
+    bounds |= {name: ints_of(node, name) for name in node.attributes}
     start, end, axes = (bounds.get(name) for name in ("starts", "ends", "axes"))
     step = facts.ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
     if (

@@ -14,7 +14,7 @@ from onnx2nn.ground.limits import Account
 from onnx2nn.importing.node_facts import is_generated
 from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
-from onnx2nn.rewrite.patterns import attribute_of, origin, tensor_of
+from onnx2nn.rewrite.patterns import attribute_of, int_of, ints_of, origin, tensor_of
 
 _FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
 """Operators, besides Transpose, that exporters leave between a weight and its reader."""
@@ -36,7 +36,7 @@ _SHORT = 8
 
 def _drops_axes(node: ir.Node) -> bool:
     """Returns whether a reduction drops the axes that it reduces."""
-    return "keepdims" in node.attributes and not node.attributes["keepdims"].as_int()
+    return not int_of(node, "keepdims", 1)
 
 
 def _is_shape(value: ir.Value | None) -> bool:
@@ -225,7 +225,7 @@ class ValueFacts:
     def axes(self, node: ir.Node) -> list[int] | None:
         """Returns the axes of a node, from its attribute or its second input; None where they are unknown."""
         if "axes" in node.attributes:
-            return list(node.attributes["axes"].as_ints())
+            return ints_of(node, "axes")
         return None if len(node.inputs) < 2 else [axis for axis in self.ints(node.inputs[1]) or () if axis is not None]
 
     def constant_shape(self, value: ir.Value | None, depth: int = _DEEPEST) -> tuple[int, ...] | None:
@@ -253,8 +253,8 @@ class ValueFacts:
         shape = shapes[0]
         if any(s is None for s in shapes) or shape is None or node.op_type in _FOLDABLE:
             return None if any(s is None for s in shapes) else shape
-        perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
-        return tuple(shape[axis] for axis in perm)
+        perm = ints_of(node, "perm") if "perm" in node.attributes else list(range(len(shape)))[::-1]
+        return None if perm is None or sorted(perm) != [*range(len(shape))] else tuple(shape[axis] for axis in perm)
 
     def channels(self, value: ir.Value, data: ir.Value) -> int | None:
         """Returns the size of a constant that has one element for each channel of `data`, None for any other value.
@@ -337,14 +337,14 @@ class ValueFacts:
         node = value.producer()
         if node is None or node.domain:
             return None
-        if node.op_type == "Transpose" and "perm" in node.attributes:
-            perm = node.attributes["perm"].as_ints()
+        if node.op_type == "Transpose" and (perm := ints_of(node, "perm")) is not None:
             before = None if node.inputs[0] is None else node.inputs[0].shape
             if before is None or len(before) != len(perm):
                 return [None] * len(perm)
             return [dim if isinstance(dim := before[axis], int) else None for axis in perm]
         if node.op_type == "Reshape" and "shape" in node.attributes:
-            return list(node.attributes["shape"].as_ints())
+            known = ints_of(node, "shape")
+            return None if known is None else [*known]
         return self.ints(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) > 1 else None
 
     def _size(self, dim: ir.SymbolicDim) -> int:

@@ -202,7 +202,7 @@ def _type(column: object) -> str:
 def _result_type(expression: Expression, types: Mapping[int, str]) -> str:
     if isinstance(expression, Collection) and expression.brackets == "()":
         parts = [_result_type(item, types) for item in expression.items]
-        return f"tuple[{', '.join(parts)}]" if len(parts) <= 4 else f"tuple[{parts[0]}, ...]"
+        return f"tuple[{', '.join(parts) or '()'}]" if len(parts) <= 4 else f"tuple[{parts[0]}, ...]"
     if isinstance(expression, Collection):
         return "list[Tensor]"
     return types.get(expression.index, "Tensor") if isinstance(expression, Value) else "Tensor"
