@@ -24,7 +24,9 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output.save import one_sided
+from onnx2nn.output.trace_examples import runs_of
 from onnx2nn.output.wide_traces import unchecked_runs
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
@@ -880,6 +882,27 @@ def test_a_mask_as_long_as_a_cache_and_its_new_tokens(tmp_path: Path) -> None:
         " weights = CastLike (seen, key) y = Mul (joined, weights) }"
     )
     assert "dynamic dimensions: batch" in onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "m.onnx")
+
+
+def test_a_mask_as_long_as_what_it_masks(tmp_path: Path) -> None:
+    """A sound has no frame for a longer mask's end; for one shorter by 5 it has where it has one frame alone.
+
+    A trace of one frame may hold for no other number: torch computes such a size as 1 where it broadcasts.
+    """
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[b, 2, t] x, int64[c, u] attention_mask) => (float[b, 2, k] y)'
+        " <int64[1] one = {1}, int64 two = {2}, int64 ten = {10}> {"
+        " frames = MaxPool<kernel_shape = [20], strides = [10]> (x)"
+        " counts = ReduceSum<keepdims = 0> (attention_mask, one)"
+        " count = ReduceMax<keepdims = 0> (counts) tens = Div (count, ten) last = Sub (tens, two)"
+        " end = Gather<axis = 2> (frames, last) column = Unsqueeze (end, two) y = Sub (frames, column) }"
+    )
+    module = onnx2nn.load(model)
+    (sound, mask), (found,) = next(runs_of(module, model_inputs.dynamic_axes(module), None, {}))
+    assert sound.shape[2] == mask.shape[1] and found.shape[2] > 1
+    onnx2nn.export_onnx(module, tmp_path / "m.onnx")
+    inputs = (torch.rand(2, 2, 57), torch.ones(2, 57, dtype=torch.int64))
+    check_against_onnxruntime(tmp_path / "m.onnx", module, inputs)
 
 
 def test_samples_of_a_sound(tmp_path: Path) -> None:

@@ -125,8 +125,9 @@ def _examples(
 ) -> Iterator[Iterator[list[np.ndarray]]]:
     """Yields attempts to generate inputs, each at several sizes, until the module takes some of one attempt.
 
-    Dynamic dimensions differ, and none is 1, which torch takes for fixed. In the first attempt they are independent, in
-    each other one of them is the sum of others, as the length of a mask is of those of a cache and of the new tokens.
+    Dynamic dimensions differ, and none is 1, which torch takes for fixed. In the first attempt they are independent. In
+    the second the first of each input are equal, and so on, as those of a mask and of what it masks are. In each other
+    one of them is the sum of others, as the length of a mask is of those of a cache and of the new tokens.
     """
     specs = model_inputs.specs_of(module)
     labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
@@ -136,12 +137,14 @@ def _examples(
     points = [
         (functools.partial(_known_size, labels, point), math.inf) for point in module.meta["onnx2nn"].get("sizes", ())
     ]
-    plain = [*((choose, _BATCH) for choose in _DYNAMIC_SIZES), (_DYNAMIC_SIZES[2], math.inf), *points]
+    plain = [*((choose, _BATCH) for choose in _DYNAMIC_SIZES), (_DYNAMIC_SIZES[2], math.inf)]
     bounds = module.meta["onnx2nn"].get("fixed", {})
 
-    def generated(choices: Sequence[Any], label: str = "", of: Sequence[str | int] = ()) -> Iterator[list[np.ndarray]]:
+    def generated(
+        choices: Sequence[Any], numbers: Mapping[str, int], label: str = "", of: Sequence[str | int] = ()
+    ) -> Iterator[list[np.ndarray]]:
         for choose, most in choices:
-            sizes = _bounded({label: choose(at) for at, label in enumerate(labels)}, specs, axes, bounds, most)
+            sizes = _bounded({label: choose(at) for label, at in numbers.items()}, specs, axes, bounds, most)
             sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
             if label:
                 sizes[label] = sum(sizes[part] if isinstance(part, str) else part for part in of)
@@ -149,9 +152,11 @@ def _examples(
             if sum(map(math.prod, shapes.values())) <= model_inputs.MOST_ELEMENTS:
                 yield list(model_inputs.example_inputs(specs, shapes).values())
 
-    yield generated(plain)
+    independent = {label: at for at, label in enumerate(labels)}
+    yield generated([*plain, *points], independent)
+    yield generated(plain, {label: at for dims in axes.values() for at, label in enumerate(dims.values())})
     for label, parts in itertools.islice(_sums(specs, labels), _MOST_SUMS):
-        yield generated(plain[:2], label, parts)
+        yield generated(plain[:2], independent, label, parts)
 
 
 def _sums(
