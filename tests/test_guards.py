@@ -946,6 +946,37 @@ def test_sizes_that_may_be_zero_do_not_multiply() -> None:
     assert conditions == {"h >= 4", "w >= 4", "h * w == 16 * (h // 4) * (w // 4)"}, "those of the first block"
 
 
+class Codes(nn.Module):
+    """The code of each step, and what is left of the step without it, as in a residual quantiser."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            b, n, c = x.shape
+            x = x - x.reshape(b * n, c).argmax(1).reshape(b, -1).unsqueeze(2)
+        return x
+
+
+def test_a_product_of_sizes_that_may_be_zero_is_what_it_is_behind_its_check() -> None:
+    """A Reshape to `b * n` rows copies `b` where that is 0: the choice was in all sizes behind it, and in no export."""
+    file = io.BytesIO()
+    x = torch.randn(2, 3, 6)
+    axes = {"x": {0: "b", 1: "n"}}
+    torch.onnx.export(Codes(), (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    module = onnx2nn.load(file.getvalue())
+    assert [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]] == ["b * n != 0 or b == 0"]
+    assert "SizeIf" not in module.code
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},))
+    for sizes in ((2, 3), (1, 4), (3, 1)):
+        x = torch.randn(*sizes, 6)
+        torch.testing.assert_close(module(x), Codes()(x))
+        torch.testing.assert_close(program.module()(x), module(x))
+    session = onnxruntime.InferenceSession(file.getvalue())
+    with pytest.raises(Fail):
+        session.run(None, {"x": np.zeros((2, 0, 6), np.float32)})
+    with pytest.raises(ValueError, match="needed by node"):
+        module(torch.randn(2, 0, 6))
+
+
 CHUNKS = """(float[b,n,6] x) => (float[c,d,e,f] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4},
     int64[2] rest = {4, 6}> {
     s = Shape(x)  b = Slice(s, zero, one)  n = Slice(s, one, two)  k = Div(n, four)

@@ -101,7 +101,8 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
 
     Whether a computed size is 0 stays open, unless the dimension that it would copy fits where it is 0 itself alone.
     Where several may be, they are required not to be: such choices would multiply from node to node, and what they
-    copied would hardly have as many elements as the tensor.
+    copied would hardly have as many elements as the tensor. Where a size is known to fill the tensor, 0 too, a copied
+    dimension is required to be this size.
     """
     if allowzero:
         return list(dims)
@@ -120,7 +121,14 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
             wanted, given = factors
             demand(dims[i] * wanted == current[i] * given, "the elements of a tensor and of its new shape")
             target[i] = dims[i]
+        elif (math.prod(dims) == math.prod(current)) is True and all((d >= 1) is True for d in _besides(dims, i)):
+            demand((dims[i] != 0) | (current[i] == 0), "the elements of a tensor and of its new shape")
+            target[i] = dims[i]
     return target
+
+
+def _besides(sizes: Sequence[Any], axis: int) -> list[Any]:
+    return [*sizes[:axis], *sizes[axis + 1 :]]
 
 
 def _factors_besides(axis: int, target: Sequence[Any], current: Sequence[Any]) -> tuple[int, int] | None:
@@ -128,9 +136,9 @@ def _factors_besides(axis: int, target: Sequence[Any], current: Sequence[Any]) -
 
     None where these are not known, or equal. Where they differ, a copied dimension other than 0 would never fit.
     """
-    given = [*current[:axis], *current[axis + 1 :]]
+    given = _besides(current, axis)
     wanted = []
-    for size in (*target[:axis], *target[axis + 1 :]):
+    for size in _besides(target, axis):
         twin = next((i for i, other in enumerate(given) if (size == other) is True), None)
         if twin is None:
             wanted.append(size)
