@@ -563,6 +563,58 @@ def test_calls_that_compute_a_weight_and_one_that_uses_it_twice(exporter: str, t
         check_same(run(imported, (x,)), run(original, (x,)), "all")
 
 
+class Conditioned(nn.Module):
+    """Adds what a linear layer makes of a condition, with one activation for all, as a block of a diffusion's U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.act, self.condition, self.after = nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        hidden = self.before(self.act(x)) + self.condition(self.act(condition))
+        return x + self.after(self.act(hidden))
+
+
+class Modulated(nn.Module):
+    """Multiplies by what a linear layer makes of a condition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.linear = nn.SiLU(), nn.Linear(4, 4)
+
+    def forward(self, condition: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.act(condition)) * x
+
+
+class AllConditioned(nn.Module):
+    """Blocks that activate one condition each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.modulated = nn.Linear(4, 4), Modulated()
+        self.blocks = nn.ModuleList(Conditioned() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        condition = self.embed(x)
+        for block in self.blocks:
+            x = block(x, condition)
+        return self.modulated(condition, x)
+
+
+@both
+def test_each_block_activates_a_condition(exporter: str, tmp_path: Path) -> None:
+    """Both exporters compute it in the first block, for all, also for a module that activates nothing else."""
+    original = seeded(AllConditioned).eval()
+    x, condition = torch.randn(5, 4), torch.randn(5, 4)
+    module = onnx2nn.load(EXPORTERS[exporter]("all conditioned", original, (x,)))
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    for imported in (module, onnx2nn.load(tmp_path / "again.onnx")):
+        for name in ("blocks.0", "blocks.1", "blocks.2", "modulated"):
+            found, expected = imported.get_submodule(name), original.get_submodule(name)
+            check_same(run(found, (x, condition)), run(expected, (x, condition)), name)
+        check_same(run(imported, (x,)), run(original, (x,)), "all")
+
+
 class Refining(nn.Module):
     """Adds what a block makes of a value to it, several times in one call."""
 

@@ -1,19 +1,21 @@
-"""Values of sizes and constants alone that torch's exporters have once, though several modules have each their own.
+"""Values that torch's exporters have once, though several modules have each their own.
 
 The newer one merges equal calls, such as the causal masks of all layers, into the first one, and both merge equal
-constants. Then a layer would take the mask of another one as an argument.
+constants, and activations of one value, such as of a step's embedding in all blocks of a diffusion model. Then a layer
+would take the mask of another one as an argument.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Mapping, Set
 
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, plain_values
-from onnx2nn.fx.modules.module_tree import remove
+from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, path_of, plain_values
+from onnx2nn.fx.modules.module_tree import remove, set_child
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.ground.naming import is_generated
@@ -33,8 +35,48 @@ def compute_apart(program: Scoped) -> None:
     """
     if getattr(program.root, "graph", None) is not program.graph:
         return
+    for node in program.graph.find_nodes(op="call_module"):
+        _call_apart(program, node)
     noted = any(node.meta.get("call") for node in program.graph.nodes)
     _hold_apart(program, _copy_computed(program) if noted else None)
+
+
+def _call_apart(program: Scoped, node: fx.Node) -> None:
+    """Lets several modules call one without state each, where one of them calls it for all on a value from outside.
+
+    The exporter notes that the others had a value of their own, or one of them has an equal module in the same place.
+    """
+    home, target = program.scope[node], path_of(node.target)
+    others = [user for user in node.users if program.scope[user][: len(home)] != home]
+    module = program.find(target) if others and target[:-1] == home else None
+    if module is None or getattr(nn, type(module).__name__, None) is not type(module) or module.state_dict():
+        return
+    twins, lacking = dict[Path, list[fx.Node]](), dict[Path, list[fx.Node]]()
+    for user in others:
+        around, noted = program.scope[user], bool(user.meta.get("call"))
+        shared = next(end for end in range(len(home)) if around[: end + 1] != home[: end + 1])
+        own = home[: shared + 1]  # the module around the call that is beside the one around the user
+        within = {value for value in (*node.users, *node.all_input_nodes) if program.scope[value][: shared + 1] == own}
+        if within.isdisjoint(node.users) or not within.isdisjoint(node.all_input_nodes):
+            continue
+        if noted and not _names_another(user, _noted_name(node)):
+            continue
+        places = (around[:end] for end in range(len(around), shared, -1))
+        twin = next((place for place in places if repr(program.find((*place, target[-1]))) == repr(module)), None)
+        if twin is not None:
+            twins.setdefault(twin, []).append(user)
+        else:
+            lacking.setdefault(around, []).append(user)
+    for place, users in [*twins.items(), *lacking.items()]:
+        holder = program.module(place)
+        if place not in twins:
+            if hasattr(holder, target[-1]) or not (twins or any(user.meta.get("call") for user in users)):
+                continue
+            set_child(holder, target[-1], copy.deepcopy(module))
+        copied = _copied(program, node, place, min(users), {})
+        copied.target = ".".join((*place, target[-1]))
+        for user in users:
+            user.replace_input_with(node, copied)
 
 
 def _copy_computed(program: Scoped) -> Set[fx.Node]:
