@@ -25,8 +25,8 @@ from torch import nn
 import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.output import large_values, trace_examples
 from onnx2nn.output.save import one_sided
-from onnx2nn.output.trace_examples import runs_of
 from onnx2nn.output.wide_traces import unchecked_runs
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
@@ -898,11 +898,26 @@ def test_a_mask_as_long_as_what_it_masks(tmp_path: Path) -> None:
         " end = Gather<axis = 2> (frames, last) column = Unsqueeze (end, two) y = Sub (frames, column) }"
     )
     module = onnx2nn.load(model)
-    (sound, mask), (found,) = next(runs_of(module, model_inputs.dynamic_axes(module), None, {}))
+    (sound, mask), (found,) = next(trace_examples.runs_of(module, model_inputs.dynamic_axes(module), None, {}))
     assert sound.shape[2] == mask.shape[1] and found.shape[2] > 1
     onnx2nn.export_onnx(module, tmp_path / "m.onnx")
     inputs = (torch.rand(2, 2, 57), torch.ones(2, 57, dtype=torch.int64))
     check_against_onnxruntime(tmp_path / "m.onnx", module, inputs)
+
+
+def test_runs_of_an_attention_between_all_pixels_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an image of 128 by 192 pixels it has 600 million scores; the system ends a process that asks for too many."""
+    monkeypatch.setattr(large_values, "MOST_BYTES", 1 << 24)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[b, 1, h, w] x) => (float[b, 1, n] y)'
+        " <int64[3] rows = {0, 1, -1}> {"
+        " row = Reshape (x, rows) column = Transpose<perm = [0, 2, 1]> (row) scores = MatMul (column, row)"
+        " weights = Softmax (scores) y = MatMul (row, weights) }"
+    )
+    module = onnx2nn.load(model)
+    runs = trace_examples.runs_of(module, model_inputs.dynamic_axes(module), None, {})
+    sizes = [given[0].shape[2:] for given, _ in runs]
+    assert len(sizes) >= 2 and max(h * w for h, w in sizes) <= 1 << 10
 
 
 def test_samples_of_a_sound(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ Run = tuple[Sequence[np.ndarray], Sequence[Any]]
 _DYNAMIC_SIZES: Sequence[Any] = (
     *(lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k),
     lambda k: 2048 + 256 * k,  # samples of a sound
+    lambda k: 16 + 8 * k,  # images of which each pixel attends to all others
 )
 """Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
 
@@ -49,6 +50,8 @@ def runs_of(
     Raises:
         InputError: no run is possible.
     """
+    from onnx2nn.output import large_values
+
     tried: list[Any] = []
     of_nothing: list[Run] = []
     if given is not None:
@@ -63,6 +66,11 @@ def runs_of(
                 if shapes in tried:
                     continue
                 tried.append(shapes)
+                if large_values.is_in_run(module, arrays):
+                    failure = failure or VerificationError(
+                        f"a value has more than {large_values.MOST_BYTES >> 20} MiB."
+                    )
+                    continue
                 try:
                     run = _run_of(module, arrays)
                 except VerificationError as error:
