@@ -977,6 +977,28 @@ def test_a_product_of_sizes_that_may_be_zero_is_what_it_is_behind_its_check() ->
         module(torch.randn(2, 0, 6))
 
 
+def test_a_product_of_sizes_behind_a_batch_is_what_it_is_behind_its_check() -> None:
+    """As in relative positions: `s * t` is 0, and copies `s`, where `s` is 0; where `t` is, there is no such shape."""
+    model = _model(
+        """(float[b,s,t] x) => (float[b,n] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3},
+        int64[1] zero = {0}> {
+        shape = Shape(x)  b = Slice(shape, zero, one)  s = Slice(shape, one, two)  t = Slice(shape, two, three)
+        n = Mul(s, t)  target = Concat <axis = 0> (b, n)  y = Reshape(x, target) }"""
+    )
+    module = onnx2nn.load(model)
+    assert [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]] == ["s * t != 0 or s == 0"]
+    assert "SizeIf" not in module.code
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for sizes in ((2, 3, 4), (1, 1, 1), (2, 0, 5), (0, 2, 3)):
+        x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected)
+    with pytest.raises(Fail):
+        session.run(None, {"x": np.zeros((2, 3, 0), np.float32)})
+    with pytest.raises(ValueError, match="needed by node 'y'"):
+        module(torch.zeros(2, 3, 0))
+
+
 CHUNKS = """(float[b,n,6] x) => (float[c,d,e,f] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4},
     int64[2] rest = {4, 6}> {
     s = Shape(x)  b = Slice(s, zero, one)  n = Slice(s, one, two)  k = Div(n, four)

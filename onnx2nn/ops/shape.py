@@ -117,37 +117,33 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
             target[i] = dims[i]
         return target
     for i in open_:
-        if factors := _factors_besides(i, target, current):
-            wanted, given = factors
-            demand(dims[i] * wanted == current[i] * given, "the elements of a tensor and of its new shape")
-            target[i] = dims[i]
-        elif (math.prod(dims) == math.prod(current)) is True and all((d >= 1) is True for d in _besides(dims, i)):
-            demand((dims[i] != 0) | (current[i] == 0), "the elements of a tensor and of its new shape")
+        wanted, given = _factors_besides(i, target, current)
+        if fixed(wanted) and fixed(given):
+            fits = dims[i] * wanted == current[i] * given if 0 < wanted != given > 0 else None
+        elif (wanted >= 1) is True and (dims[i] * wanted == current[i] * given) is True:
+            fits = (dims[i] != 0) | (current[i] == 0)
+        else:
+            fits = None
+        if fits is not None:
+            demand(fits, "the elements of a tensor and of its new shape")
             target[i] = dims[i]
     return target
 
 
-def _besides(sizes: Sequence[Any], axis: int) -> list[Any]:
-    return [*sizes[:axis], *sizes[axis + 1 :]]
-
-
-def _factors_besides(axis: int, target: Sequence[Any], current: Sequence[Any]) -> tuple[int, int] | None:
+def _factors_besides(axis: int, target: Sequence[Any], current: Sequence[Any]) -> tuple[Any, Any]:
     """Returns how many elements of a new and of an old shape stand for one along an axis, without what both have.
 
-    None where these are not known, or equal. Where they differ, a copied dimension other than 0 would never fit.
+    Where they are known and differ, a copied dimension other than 0 would never fit.
     """
-    given = _besides(current, axis)
+    given = [*current[:axis], *current[axis + 1 :]]
     wanted = []
-    for size in _besides(target, axis):
+    for size in (*target[:axis], *target[axis + 1 :]):
         twin = next((i for i, other in enumerate(given) if (size == other) is True), None)
         if twin is None:
             wanted.append(size)
         else:
             del given[twin]
-    if not all(fixed(size) and size > 0 for size in (*wanted, *given)):
-        return None
-    products = math.prod(wanted), math.prod(given)
-    return products if products[0] != products[1] else None
+    return math.prod(wanted), math.prod(given)
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
