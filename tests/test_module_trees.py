@@ -54,6 +54,11 @@ def test_what_the_older_exporter_does_not_write_is_no_fault(seed: int, tmp_path:
     check(draw(seed), "torchscript", tmp_path)
 
 
+def test_what_a_call_computes_itself_is_none_of_its_arguments(tmp_path: Path) -> None:
+    """A module that adds what it kept in its last call adds in the first one what this call keeps."""
+    check(draw(6232), "torchscript", tmp_path)
+
+
 ONCE_DIFFERENT = {
     29: "a module of a list is dissolved, and its calls are exported as those of the list",
     30: "a value of a module of a list moves out of it, and is exported as a call of the list",

@@ -201,18 +201,20 @@ def _repeats(first: Region, other: Region) -> bool:
 def _same_values(first: Region, other: Region) -> dict[fx.Node, fx.Node] | None:
     """Returns the values of a region by those of another that makes the same calls, None where they differ.
 
-    Two inputs of `first` may be one value of `other`.
+    Two inputs of `first` may be one value of `other`, but none may be one that `other` computes.
     """
     if len(first.items) != len(other.items):
         return None
     same: dict[fx.Node, fx.Node] = {}
-    inputs = set(first.inputs)
+    inputs, outside = set(first.inputs), set(other.inputs)
     for one, another in zip(first.items, other.items, strict=True):
         given, others = _given(one), _given(another)
         if len(given) != len(others):
             return None
         for node, value in zip(given, others, strict=True):
             if node in inputs:
+                if value not in outside:  # what the other computes itself is no argument
+                    return None
                 same.setdefault(node, value)
         if [same[node] for node in given] != others:
             return None
