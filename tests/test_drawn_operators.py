@@ -252,6 +252,11 @@ FOUND = {
         '(bool[2] c) => (string[2] y) <string[2] a = {"a", "b"}, string[1] b = {"c"}> { y = Where(c, a, b) }',
         [np.array([True, False])],
     ),
+    "a scale of all dimensions": (
+        "(float[2,3,4,2] x) => (float[2,3,4,2] y) <float[1,1,1,2] s = {0.5, 2.0}> {"
+        " y = SimplifiedLayerNormalization(x, s) }",
+        [_ramp(2, 3, 4, 2)],
+    ),
     "texts in a sequence": (
         '() => (string[4] y) <string[3] a = {"a", "b", "c"}, string[1] b = {"d"}, int64 one = {1}> {'
         " parts = SplitToSequence(a, one) more = SequenceInsert(parts, b) y = ConcatFromSequence <axis = 0> (more) }",

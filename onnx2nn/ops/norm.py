@@ -11,7 +11,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.axes import from_front, once
-from onnx2nn.ops.shape import same_shape
+from onnx2nn.ops.shape import fixed, same_shape
 from onnx2nn.optable.registry import op
 
 
@@ -139,6 +139,14 @@ def _stretches(parameter: Any, sizes: Any) -> bool:
     return any((own == 1) is not False and (size == 1) is not True and (own == size) is not True for own, size in pairs)
 
 
+def _demand_broadcast(X: Any, *parameters: Any) -> None:
+    """Requires that parameters broadcast against a tensor without stretching it, as far as their sizes are known."""
+    for parameter in (parameter for parameter in parameters if parameter is not None):
+        pairs = zip(reversed(parameter.shape), reversed(X.shape), strict=False)
+        if parameter.ndim > X.ndim or any(fixed(own) and fixed(size) and own not in (1, size) for own, size in pairs):
+            raise OperatorError(f"a scale or bias of shape {[*parameter.shape]} does not broadcast to {[*X.shape]}.")
+
+
 @op("LayerNormalization", 17, traits=["keeps_rank"])
 def layer_normalization(
     F: Any,
@@ -158,6 +166,7 @@ def layer_normalization(
     if fits:
         Y = F.nn.functional.layer_norm(X, normalized, Scale, B, epsilon)
     else:
+        _demand_broadcast(X, Scale, B)
         Y = F.nn.functional.layer_norm(X, normalized, eps=epsilon) * Scale
         Y = Y if B is None else Y + B
     if _outputs == 1:
@@ -246,6 +255,7 @@ def rms_normalization(
     normalized = X.shape[from_front(axis, X.ndim) :]
     if scale.dtype == X.dtype and same_shape(scale.shape, normalized):
         return F.nn.functional.rms_norm(X, normalized, scale, epsilon)
+    _demand_broadcast(X, scale)
     return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale
 
 
@@ -316,7 +326,7 @@ def simplified_layer_normalization(
     if X.dtype != dtype:
         wide = F.promote_types(X.dtype, dtype)
         X, scale = X.to(wide), scale.to(wide)
-    Y = F.nn.functional.rms_norm(X, X.shape[axis:], scale, epsilon)
+    Y = rms_normalization(F, X, scale, axis=axis, epsilon=epsilon)
     Y = Y if Y.dtype == dtype else Y.to(dtype)
     return Y if _outputs == 1 else (Y, inverse_root(F, X, tuple(range(axis, X.ndim)), epsilon))
 
