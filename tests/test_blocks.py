@@ -615,6 +615,44 @@ def test_each_block_activates_a_condition(exporter: str, tmp_path: Path) -> None
         check_same(run(imported, (x,)), run(original, (x,)), "all")
 
 
+class Averaging(nn.Module):
+    """Divides sums by the numbers of their summands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        counts = torch.arange(1, x.shape[1] + 1, dtype=x.dtype) * 4.0
+        return x + self.linear(x.cumsum(1) / counts[:, None])
+
+
+class AllAveraging(nn.Module):
+    """Blocks behind a convolution, the length of whose result is a quotient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.blocks = nn.Conv1d(1, 4, 4, stride=4), nn.ModuleList(Averaging() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x[:, None]).transpose(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@both
+def test_each_block_computes_a_table_of_a_length_that_is_computed(exporter: str) -> None:
+    original = seeded(AllAveraging).eval()
+    inputs, other = (torch.randn(2, 40),), (torch.randn(3, 64),)
+    module = onnx2nn.load(EXPORTERS[exporter]("all averaging", original, inputs, other))
+    for block, expected in zip(module.blocks, original.blocks, strict=True):
+        x = torch.randn(2, 7, 4)
+        check_same(run(block, (x,)), run(expected, (x,)), "block")
+    for given in (inputs, other):
+        check_same(run(module, given), run(original, given), "all")
+
+
 class Refining(nn.Module):
     """Adds what a block makes of a value to it, several times in one call."""
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Set
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, path_of, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of, plain_values, size_expressions
 from onnx2nn.fx.modules.module_tree import remove, set_child
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
@@ -100,41 +100,56 @@ def _copy_computed(program: Scoped) -> Set[fx.Node]:
 def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
     """Returns for each region what it is to compute itself, with the calls that take each."""
     scope, found = program.scope, dict[Path, dict[fx.Node, list[fx.Node]]]()
-    sizes = _sizes_of_computed(program)
-    for node in sizes:
+    read = _numbers_of_computed(program)
+    for node in read:
         for user in node.users:
             region = _twin(scope[node], scope[user])
             if region != scope[node] and _names_another(user, _noted_name(node)):
                 found.setdefault(region, {}).setdefault(node, []).append(user)
+    known = size_expressions(program, numbers(program.graph)) if found else {}
     taken = _sizes_taken(program, found)
     for region in list(found):
-        planned = {node: users for node, users in found[region].items() if sizes[node] <= taken[region]}
+        planned = {
+            node: users
+            for node, users in found[region].items()
+            if all(_is_at_hand(number, known, taken[region]) for number in read[node])
+        }
         pending = list(planned)
         while pending:
             for used in pending.pop().all_input_nodes:
-                if used in sizes and used not in planned and scope[used][: len(region)] != region:
+                if used in read and used not in planned and scope[used][: len(region)] != region:
                     planned[used] = []
                     pending.append(used)
         found[region] = planned
     return {region: planned for region, planned in found.items() if planned}
 
 
-def _sizes_of_computed(program: Scoped) -> dict[fx.Node, Set[Size | None]]:
-    """Returns the calls that compute tensors of sizes, devices and the exporter's constants, with the sizes of each.
+def _is_at_hand(number: fx.Node, known: Mapping[fx.Node, Size], taken: Set[Size]) -> bool:
+    """Returns whether a number is a size of what a region takes, or is computed of such sizes; a device is at hand."""
+    pending, seen = [number], set[fx.Node]()
+    while pending:
+        last = pending.pop()
+        if last in seen or last.target is getattr or known.get(last) in taken:
+            continue
+        if is_size(last):
+            return False
+        seen.add(last)
+        pending += last.all_input_nodes
+    return True
 
-    A size that is not known is None.
-    """
-    found, read = dict[fx.Node, Set[Size | None]](), dict[fx.Node, Set[Size | None]]()
+
+def _numbers_of_computed(program: Scoped) -> dict[fx.Node, Set[fx.Node]]:
+    """Returns the calls that compute tensors of numbers, devices and the exporter's constants, with those of each."""
+    found, read = dict[fx.Node, Set[fx.Node]](), dict[fx.Node, Set[fx.Node]]()
     plain = plain_values(program.graph)
     for node in program.graph.nodes:
         if node in plain:
-            own = {dimension_of(program, node)} if node.target == "size" else frozenset[Size | None]()
-            read[node] = own.union(*(read.get(used, ()) for used in node.all_input_nodes))
+            read[node] = {node}
         elif node.op == "get_attr":
             if _is_made(program, node):
                 read[node] = frozenset()
         elif _is_computed(node) and all(used in read for used in node.all_input_nodes):
-            read[node] = frozenset[Size | None]().union(*(read[used] for used in node.all_input_nodes))
+            read[node] = frozenset[fx.Node]().union(*(read[used] for used in node.all_input_nodes))
             found[node] = read[node]
     return found
 
@@ -229,7 +244,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
         if count > _MOST:
             continue
         if computed is None:
-            computed = _sizes_of_computed(program)
+            computed = _numbers_of_computed(program)
         part_of_calls = copies is not None and is_generated(name)
         apart = part_of_calls or any(user in computed or _names_another(user, name) for user in node.users)
         if count > 1 and not (apart and _is_made(program, node)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.merged_values import compute_apart
 from onnx2nn.fx.blocks.owners import copy_for_users, place
-from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, numbers, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, numbers, plain_values, size_expressions
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
@@ -145,7 +144,7 @@ def _read_computed_sizes(program: Scoped) -> None:
     Behind a convolution of stride 2, `height // 2` of the image is `x.size(2)` of what a block takes.
     """
     known = numbers(program.graph)
-    sizes = _computed(program, known)
+    sizes = size_expressions(program, known)
     computed = [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
     if not computed:
         return
@@ -163,26 +162,6 @@ def _read_computed_sizes(program: Scoped) -> None:
         if node in known and not node.users:
             program.graph.erase_node(node)
             del scope[node]
-
-
-def _computed(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
-    """Returns the size expressions of the numbers of a program, where they are known and no plain numbers."""
-    found: dict[fx.Node, Size] = {}
-    for node in program.graph.nodes:
-        if is_size(node):
-            size = dimension_of(program, node)
-        elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
-            numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
-            size = node.target(*numbers_given)
-        else:
-            continue
-        if isinstance(size, Size):
-            found[node] = size
-    return found
-
-
-_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg}
-"""Functions that size expressions have."""
 
 
 def _reads_outside(program: Scoped, node: fx.Node, known: Set[fx.Node]) -> bool:

@@ -6,6 +6,7 @@ import ast
 import functools
 import itertools
 import keyword
+import operator
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
@@ -382,6 +383,26 @@ def dimension_of(program: Scoped, node: fx.Node) -> Size | None:
             size = None if spec is None or spec.shape is None else spec.shape[axis]
             return size if isinstance(size, Size) else None
     return None
+
+
+def size_expressions(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
+    """Returns the size expressions of some numbers of a program, where they are known and no plain numbers."""
+    found: dict[fx.Node, Size] = {}
+    for node in program.graph.nodes:
+        if is_size(node):
+            size = dimension_of(program, node)
+        elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
+            numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
+            size = node.target(*numbers_given)
+        else:
+            continue
+        if isinstance(size, Size):
+            found[node] = size
+    return found
+
+
+_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg}
+"""Functions that size expressions have."""
 
 
 def numbers(graph: fx.Graph) -> set[fx.Node]:
