@@ -615,6 +615,45 @@ def test_each_block_activates_a_condition(exporter: str, tmp_path: Path) -> None
         check_same(run(imported, (x,)), run(original, (x,)), "all")
 
 
+class Timed(nn.Module):
+    """Adds what a linear layer makes of a step, which alone it activates."""
+
+    def __init__(self, residual: bool) -> None:
+        super().__init__()
+        self.conv, self.act, self.time = nn.Conv1d(4, 4, 3, padding=1), nn.SiLU(), nn.Linear(4, 4)
+        self.residual = nn.Conv1d(4, 4, 1) if residual else nn.Identity()
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu() + self.time(self.act(step))[:, :, None] + self.residual(x)
+
+
+class AllTimed(nn.Module):
+    """Blocks in lists of two modules that activate one step each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(1, 4)
+        self.stages = nn.ModuleList(nn.ModuleList([Timed(True), Timed(False)]) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        step = self.embed(step)
+        for stage in self.stages:
+            for block in stage:
+                x = block(x, step)
+        return x
+
+
+@both
+def test_each_block_activates_a_step_for_the_layer_that_others_have_too(exporter: str) -> None:
+    original = seeded(AllTimed).eval()
+    inputs, step = (torch.randn(2, 4, 9), torch.randn(2, 1)), torch.randn(2, 4)
+    module = onnx2nn.load(EXPORTERS[exporter]("all timed", original, inputs))
+    for name in ("stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1"):
+        given = (inputs[0], step)
+        check_same(run(module.get_submodule(name), given), run(original.get_submodule(name), given), name)
+    check_same(run(module, inputs), run(original, inputs), "all")
+
+
 class Averaging(nn.Module):
     """Divides sums by the numbers of their summands."""
 

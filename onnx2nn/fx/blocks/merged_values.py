@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from torch import fx, nn
 
@@ -44,7 +44,8 @@ def compute_apart(program: Scoped) -> None:
 def _call_apart(program: Scoped, node: fx.Node) -> None:
     """Lets several modules call one without state each, where one of them calls it for all on a value from outside.
 
-    The exporter notes that the others had a value of their own, or one of them has an equal module in the same place.
+    The exporter notes that the others had a value of their own, or one of them has an equal module in the same place,
+    or the same layer takes the value there: `time_emb` in both.
     """
     home, target = program.scope[node], path_of(node.target)
     others = [user for user in node.users if program.scope[user][: len(home)] != home]
@@ -67,16 +68,24 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
             twins.setdefault(twin, []).append(user)
         else:
             lacking.setdefault(around, []).append(user)
+    readers = _layers_at(node.users, home)
     for place, users in [*twins.items(), *lacking.items()]:
         holder = program.module(place)
         if place not in twins:
-            if hasattr(holder, target[-1]) or not (twins or any(user.meta.get("call") for user in users)):
+            alike = twins or any(user.meta.get("call") for user in users) or _layers_at(users, place) & readers
+            if hasattr(holder, target[-1]) or not alike:
                 continue
             set_child(holder, target[-1], copy.deepcopy(module))
         copied = _copied(program, node, place, min(users), {})
         copied.target = ".".join((*place, target[-1]))
         for user in users:
             user.replace_input_with(node, copied)
+
+
+def _layers_at(users: Iterable[fx.Node], place: Path) -> set[Path]:
+    """Returns the layers in a module that are among some calls, by their paths in it."""
+    paths = (path_of(user.target) for user in users if user.op == "call_module")
+    return {path[len(place) :] for path in paths if path[: len(place)] == place}
 
 
 def _copy_computed(program: Scoped) -> Set[fx.Node]:
