@@ -257,6 +257,15 @@ def test_a_path_of_many_steps(separator: str) -> None:
         assert torch.equal(onnx2nn.load(model_of(separator.join(["a"] * 10_000)))(X), 2 * X.relu())
 
 
+def test_an_input_with_the_name_of_what_reads_numbered_weights() -> None:
+    """torch reads a weight whose name is no identifier by `getattr`."""
+    text = 'g (float[2] getattr) => (float[2] y, float[2] "x.1") <float[2] "x.1" = {1, 2}> { y = Neg(getattr) }'
+    module = onnx2nn.load(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}'))
+    assert "getattr(self.x" in module.code
+    given, kept = module(getattr=torch.ones(2))
+    assert torch.equal(given, -torch.ones(2)) and torch.equal(kept, torch.tensor([1.0, 2.0]))
+
+
 def test_members_that_other_libraries_add(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers gives every module a method when it is imported, after which no layer can have its name."""
     monkeypatch.setattr(torch.nn.Module, "added_later", lambda self: None, raising=False)

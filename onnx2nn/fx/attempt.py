@@ -30,7 +30,7 @@ from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.solving import fulfilled
 
-_RESERVED = PROGRAM_NAMES | {"inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"}
+_RESERVED = PROGRAM_NAMES | {"inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn", "getattr"}
 """Names in the generated forward; no argument may have one of them."""
 
 _SIZES = 4
