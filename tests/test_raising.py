@@ -612,19 +612,23 @@ def test_a_product_that_something_else_reads_stays() -> None:
     check_against_onnxruntime(model, module, (torch.randn(2, 8),))
 
 
+def _gelu(result: str) -> list[onnx.NodeProto]:
+    """Returns the nodes of a GELU of `x` with the numbers `root`, `one` and `half`."""
+    return [
+        helper.make_node("Div", ["x", "root"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"]),
+        helper.make_node("Add", ["b", "one"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "half"], [result]),
+    ]
+
+
 NEARLY_GELU = {"root": (1.5, 1.0, 0.5), "one": (1.4142135, 1.5, 0.5), "half": (1.4142135, 1.0, 0.25)}
 
 
 @pytest.mark.parametrize("numbers", NEARLY_GELU.values(), ids=NEARLY_GELU)
 def test_other_constants_are_another_function(numbers: tuple[float, float, float]) -> None:
-    nodes = [
-        helper.make_node("Div", ["x", "root"], ["a"]),
-        helper.make_node("Erf", ["a"], ["b"]),
-        helper.make_node("Add", ["b", "one"], ["c"]),
-        helper.make_node("Mul", ["x", "c"], ["d"]),
-        helper.make_node("Mul", ["d", "half"], ["y"]),
-    ]
-    model = _model(nodes, [2, 8], **dict(zip(("root", "one", "half"), map(np.asarray, numbers), strict=True)))
+    model = _model(_gelu("y"), [2, 8], **dict(zip(("root", "one", "half"), map(np.asarray, numbers), strict=True)))
     module = onnx2nn.load(model)
     assert not module.meta["onnx2nn"]["raising"]["raised"]
     check_against_onnxruntime(model, module, (torch.randn(2, 8),))
@@ -833,11 +837,7 @@ def test_attention_as_paddle_writes_it() -> None:
 
 def test_the_half_of_a_gelu_is_no_scale_of_the_attention_behind_it() -> None:
     nodes = [
-        helper.make_node("Div", ["x", "root"], ["a"]),
-        helper.make_node("Erf", ["a"], ["b"]),
-        helper.make_node("Add", ["b", "one"], ["c"]),
-        helper.make_node("Mul", ["x", "c"], ["d"]),
-        helper.make_node("Mul", ["d", "half"], ["query"]),
+        *_gelu("query"),
         helper.make_node("Transpose", ["x"], ["keys"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["query", "keys"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
