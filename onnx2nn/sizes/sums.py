@@ -26,13 +26,11 @@ def interval_of(terms: Collection[tuple[Monomial, int]], of_atom: Callable[[Atom
         of_atom: returns the bounds of an atom.
     """
     least, most = _plain(terms, of_atom)
-    if len(terms) == 1:
-        return least, most
-    found = _remainder(terms)
+    found = _remainder(terms) if len(terms) > 1 else None
     if found is None:
         return least, most
-    left, low, high = dict(terms), 0, 0  # what is left of the sum, and the bounds of the remainders beside it
-    for _ in range(_MOST_REMAINDERS):
+    left, low, high, taken = dict(terms), 0, 0, 0  # what is left of the sum, and the bounds of the remainders beside it
+    while found is not None and taken < _MOST_REMAINDERS:
         atom, count = found
         _, dividend, divisor = atom.key
         del left[(atom,)]
@@ -42,9 +40,7 @@ def interval_of(terms: Collection[tuple[Monomial, int]], of_atom: Callable[[Atom
             low -= count * (divisor - 1)
         else:
             high -= count * (divisor - 1)
-        found = _remainder(left.items())
-        if found is None:
-            break
+        found, taken = _remainder(left.items()), taken + 1
     a, b = _plain([term for term in left.items() if term[1]], of_atom)
     least = a + low if a is not None and (least is None or a + low > least) else least
     most = b + high if b is not None and (most is None or b + high < most) else most
