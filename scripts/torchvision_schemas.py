@@ -37,6 +37,6 @@ def predefine() -> torch.library.Library:
 def _load_compiled() -> None:
     package = importlib.util.find_spec("torchvision")
     for folder in (package and package.submodule_search_locations) or ():
-        for path in sorted(Path(folder).glob("_C.*")):
+        for path in sorted(Path(folder).glob("_C*.*")):
             with contextlib.suppress(ImportError, OSError):
                 torch.ops.load_library(path)
