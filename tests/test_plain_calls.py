@@ -453,6 +453,25 @@ def test_an_extreme_of_a_number_is_a_clamp(dtype: str) -> None:
         np.testing.assert_array_equal(ours.detach().numpy(), theirs)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["Max", "Min"])
+def test_an_extreme_of_the_largest_number_is_a_clamp(kind: str, dtype: type[np.floating[Any]]) -> None:
+    """`max(scores, finfo.min)`, as XGLM masks: the shortest decimal of the lowest float32 is below all of them."""
+    limits = np.finfo(dtype)
+    value = helper.make_attribute(
+        "value", onnx.numpy_helper.from_array(np.array(limits.min if kind == "Max" else limits.max))
+    )
+    constant = onnx.NodeProto(op_type="Constant", output=["bound"], attribute=[value])
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = [helper.make_tensor_value_info(name, number, ["n"]) for name in "xy"]
+    graph = helper.make_graph([constant, helper.make_node(kind, ["x", "bound"], ["y"])], "g", ends[:1], ends[1:])
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    assert "clamp" in module.code
+    x = np.array([-np.inf, limits.min, -1, limits.max, np.inf], dtype)
+    bound = np.maximum(x, limits.min) if kind == "Max" else np.minimum(x, limits.max)
+    np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), bound)
+
+
 def test_truths_are_computed_by_functions() -> None:
     """`&` computes with integers too: coremltools has no `__and__`."""
     code = onnx2nn.load(parser.parse_model(TRUTHS)).code

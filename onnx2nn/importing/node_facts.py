@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError, OperatorError
+from onnx2nn.ground.float_decimals import shortest_float32
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
@@ -120,13 +121,7 @@ def _float(value: float) -> float:
     return _shortest(value) if value else float(value)  # 0 and -0 are one key
 
 
-@functools.lru_cache(256, typed=True)
-def _shortest(value: float) -> float:
-    shortest = float(str(np.float32(value)))
-    return shortest if abs(shortest) <= _LARGEST else value
-
-
-_LARGEST = float(np.finfo(np.float32).max)
+_shortest = functools.lru_cache(256, typed=True)(shortest_float32)
 
 
 def check_inputs(row: Row, inputs: list[Any], account: Account) -> None:

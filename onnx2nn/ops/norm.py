@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.float_decimals import shortest_float32
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.axes import from_front, once
 from onnx2nn.ops.shape import fixed, same_shape
@@ -200,7 +199,7 @@ def dropout(
     F: Any, data: Any, ratio: Any = None, training_mode: Any = None, *, seed: int | None = None, _outputs: int = 1
 ) -> Any:
     """The random mask comes from torch's generator; `seed` is ignored."""
-    ratio = 0.5 if ratio is None else float(str(np.float32(ratio)))
+    ratio = 0.5 if ratio is None else shortest_float32(ratio)
     if training_mode:
         return _drop(F, data, ratio, _outputs)
     Y = F.nn.functional.dropout(data, ratio, False)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.float_decimals import shortest_float32
 from onnx2nn.ops import whole_pixels
 from onnx2nn.ops.axes import distinct
 from onnx2nn.ops.resize_coordinates import (
@@ -43,7 +44,7 @@ class Method(NamedTuple):
 
 def _number(value: Any) -> Any:
     """Returns a float32 scale as the shortest decimal that rounds to it, an int as it is."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
+    return shortest_float32(value) if isinstance(value, float) else value
 
 
 def _scaled(size: Any, scale: Any) -> Any:

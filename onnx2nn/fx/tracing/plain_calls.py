@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import fx
 
@@ -20,6 +19,7 @@ from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.positions import KnownPositions, row_major
 from onnx2nn.fx.values.spec import Shape, Spec
 from onnx2nn.fx.values.tensor import Tensor
+from onnx2nn.ground.float_decimals import shortest_float32
 from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import Number, Size, Symbol
 
@@ -432,8 +432,7 @@ def scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], 
         if not fits or arg.dtype != other.spec.dtype or not may_inline(arg) or arg.dtype not in _INLINE:
             return arg
         value = arg.item()
-        # The shortest decimal of this float32: torch rounds it to float32 again before it computes.
-        return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
+        return shortest_float32(value) if arg.dtype is torch.float32 else value  # torch rounds it before it computes
 
     return tuple(plain(arg) for arg in args)
 
