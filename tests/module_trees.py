@@ -10,7 +10,9 @@ import argparse
 import contextlib
 import copy
 import functools
+import inspect
 import io
+import itertools
 import tempfile
 import warnings
 from collections import Counter
@@ -27,7 +29,18 @@ from torch.overrides import TorchFunctionMode
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError
-from tests.random_modules import FEATURES, TIME, Model, Part, Values, draw, draw_sized, original_of, shrunk
+from tests.random_modules import (
+    FEATURES,
+    TIME,
+    Model,
+    Part,
+    Values,
+    draw,
+    draw_modulated,
+    draw_sized,
+    original_of,
+    shrunk,
+)
 
 BATCH, BATCHES = 3, (1, 4, 7)
 """The batch size that calls are compared at, and further ones that outputs are compared at."""
@@ -171,6 +184,7 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
                 raise Fault("outputs differ", f"at a batch size of {len(others[0])}")
     _check_keys(original, module, exporter)
     _check_blocks(module, ours)
+    _check_calls_of_the_author(module, theirs)
     _check_nodes(path, module, inputs)
     count = _compare(theirs, ours, transposes.undone)
     if long:
@@ -266,6 +280,53 @@ def _check_blocks(module: nn.Module, calls: Calls) -> None:
                 raise Fault("a block called alone differs", name)
 
 
+def _check_calls_of_the_author(module: nn.Module, calls: Calls) -> None:
+    """A block that takes as many values as the author's gives for the author's what the author's gave, or an error.
+
+    A file tells no order of arguments: any will do. Left out are modules that give several values, of which a file has
+    those that are used, those that may take another's from the context, those with a call that another repeats, and
+    calls with one value twice.
+    """
+    repeated = _repeated(calls)
+    for name in module.meta["onnx2nn"]["tree"]["blocks"]:
+        block = module.get_submodule(name)
+        for args, expected in calls.get(name, ()):
+            given = [value for value in args if isinstance(value, torch.Tensor)]
+            alone = not any(isinstance(value, dict) and value for value in args) and not any(
+                other == name or other.startswith(f"{name}.") for other in repeated
+            )
+            told = alone and len(set(map(id, given))) == len(inspect.signature(block.forward).parameters)
+            if not (told and isinstance(expected, torch.Tensor)):
+                continue
+            results = [result for result in _results(block, given) if isinstance(result, torch.Tensor)]
+            if results and not any(_close(result, expected) for result in results):
+                raise Fault("a block called as its author's differs", name)
+
+
+def _repeated(calls: Calls) -> set[str]:
+    """Returns the modules of two values that give what another call of one gives.
+
+    An exporter writes such a call once, and its result, which is all that stands in the file, may as well be what the
+    author gave to the other.
+    """
+    found: list[tuple[str, torch.Tensor]] = []
+    repeated: set[str] = set()
+    for name, made in calls.items():
+        for args, result in made:
+            if len(args) > 1 and isinstance(result, torch.Tensor):
+                same = [other for other, value in found if _close(result, value)]
+                repeated |= {name, *same} if same else set()
+                found.append((name, result))
+    return repeated
+
+
+def _results(block: nn.Module, given: Values) -> Iterator[Any]:
+    """Yields what a block gives for its arguments in any order, but for those that it refuses."""
+    for ordered in itertools.permutations(given):
+        with contextlib.suppress(Exception), torch.no_grad():  # of many classes: shapes that do not fit
+            yield block(*ordered)
+
+
 def _compare(theirs: Calls, ours: Calls, undone: list[torch.Tensor]) -> Count:
     """Counts the modules that run as often as the original's; those that give tensors give the same ones.
 
@@ -349,10 +410,11 @@ def main() -> None:
     parser.add_argument("--exporter", action="append", choices=["torchscript", "dynamo"], help="default: both")
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
+    parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
     parser.add_argument("--show", action="store_true", help="print the modules")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    drawn = draw_sized if options.sized else draw
+    drawn = draw_sized if options.sized else draw_modulated if options.modulated else draw
     kinds: Counter[str] = Counter()
     total = Count()
     for seed in range(options.seed, options.seed + options.modules):

@@ -120,6 +120,50 @@ def _by_sum(x: torch.Tensor) -> torch.Tensor:
 BRANCHING: dict[str, Callable[[], nn.Module]] = {"branch": Branch}
 """Layers that data choose between."""
 
+
+class Modulated(nn.Module):
+    """A layer that a second value scales; its activation of that value is often that of other such layers too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = _linear()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * (1 + self.linear(F.silu(y)))
+
+
+class AdaptiveNorm(nn.Module):
+    """A normalisation whose scale and offset are computed of the mean of a second value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.SiLU()
+        self.linear = nn.Linear(FEATURES, 2 * FEATURES)
+        self.norm = nn.LayerNorm(FEATURES, elementwise_affine=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scale, offset = self.linear(self.act(y.mean(1, keepdim=True))).chunk(2, -1)
+        return self.norm(x) * (1 + scale) + offset
+
+
+class Mixed(nn.Module):
+    """Layers whose second value is used first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _linear()
+        self.outer = _linear()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = self.inner(F.gelu(y))
+        return self.outer(F.gelu(x)) - z
+
+
+MODULATING: dict[str, Callable[[], nn.Module]] = {"modulated": Modulated, "adaptive": AdaptiveNorm, "mixed": Mixed}
+"""Layers of two values, of which each activates what others activate too."""
+
+OF_TWO = (Gate, Modulated, AdaptiveNorm, Mixed)
+
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "add": lambda x, y: (x + y) * 0.5,
     "multiply": lambda x, y: x * torch.tanh(y),
@@ -255,7 +299,7 @@ def _call(module: nn.Module, context: dict[str, torch.Tensor], given: Values) ->
     if isinstance(module, Part):
         found = module(context, *given)
     else:
-        found = module(*given) if isinstance(module, Gate) else module(given[0])
+        found = module(*given) if isinstance(module, OF_TWO) else module(given[0])
     return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -276,7 +320,7 @@ class Root(nn.Module):
                 if child not in shared:
                     shared[child] = build(model.shared[child])
                 return shared[child]
-            return (LAYERS | BRANCHING)[child]()
+            return (LAYERS | BRANCHING | MODULATING)[child]()
 
         self.body = build(model.plan)
         self.head = _linear()
@@ -297,7 +341,7 @@ def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[s
     Args:
         seed: of it.
         functions: names in `FUNCTIONS` and `SIZED`, of which its steps take.
-        layers: names in `LAYERS` and `BRANCHING`, of which its modules take.
+        layers: names in `LAYERS`, `BRANCHING` and `MODULATING`, of which its modules take.
     """
     return _Drawing(random.Random(seed), list(functions), list(layers)).model()
 
@@ -305,6 +349,11 @@ def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[s
 def draw_sized(seed: int) -> Model:
     """Returns the random model of a seed, with functions of sizes and choices by data."""
     return draw(seed, [*FUNCTIONS, *SIZED, *SIZED], [*LAYERS, *BRANCHING])
+
+
+def draw_modulated(seed: int) -> Model:
+    """Returns the random model of a seed, many of whose layers take a second value and activate it each."""
+    return draw(seed, layers=[*LAYERS, *MODULATING, *MODULATING, *MODULATING])
 
 
 @dataclass(frozen=True)

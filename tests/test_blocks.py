@@ -1262,6 +1262,41 @@ def test_what_is_computed_from_weights_stands_in_their_module() -> None:
     check_same(run(module.get_submodule("1"), x), run(original[1], x), "the block")
 
 
+class Biased(nn.Module):
+    """Attends with a bias that layers compute of relative positions, as Swin 2, and to points of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offsets", torch.linspace(-1, 1, 14).reshape(1, 7, 2), persistent=False)
+        steps = torch.arange(4)
+        self.register_buffer("index", (steps[:, None] - steps + 3).reshape(-1), persistent=False)
+        self.bias = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1, bias=False))
+        self.points, self.norm = nn.Parameter(torch.rand(4, 6)), nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.bias(self.offsets).reshape(-1, 1)[self.index].reshape(4, 4)
+        return torch.softmax(x @ x.transpose(1, 2) + torch.sigmoid(bias), -1) @ x + self.norm(self.points)
+
+
+def test_layers_of_constants_are_layers() -> None:
+    """Each block holds the tables of its biases; a layer holds its weights, and not what it is given.
+
+    The newer exporter folds such layers.
+    """
+    original = seeded(lambda: nn.Sequential(Biased(), Biased())).eval()
+    x = torch.randn(2, 4, 6)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("layers_of_constants", original, (x,)))
+    module.load_state_dict(original.state_dict())
+    torch.testing.assert_close(module(x), original(x))
+    for name in ("0", "1"):
+        block, own = original.get_submodule(name), module.get_submodule(name)
+        torch.testing.assert_close(own(x), block(x))
+        torch.testing.assert_close(own.bias(block.offsets), block.bias(block.offsets))
+        kinds = [{path: type(inner) for path, inner in one.named_modules() if path} for one in (own, block)]
+        assert kinds[0] == kinds[1]
+        assert not [path for path, _ in own.named_buffers() if "." in path]
+
+
 class Wave(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sin(3 * x)

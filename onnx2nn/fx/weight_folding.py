@@ -70,7 +70,8 @@ def read_at_run_time(
 ) -> list[Any]:
     """Returns `inputs` with the first of the author's weights as a value of the traced program.
 
-    The other inputs stay constants, because the body distinguishes weight matrices from other matrices.
+    The other inputs stay constants, because the body distinguishes weight matrices from other matrices. Of a product it
+    is the first input, which a layer multiplies by its weights, such as the positions of which Swin 2 computes biases.
 
     Args:
         author: the author's names.
@@ -79,9 +80,9 @@ def read_at_run_time(
         table: whether the first input counts as the author's.
         read: returns a constant as a value of the traced program.
     """
-    result = list(inputs)
+    result, first = list(inputs), table or "matrix_product" in row.traits
     for position, value in enumerate(inputs):
-        own = (table and not position) or (author is not None and getattr(value, "name", None) in author.names)
+        own = first and not position or (author is not None and getattr(value, "name", None) in author.names)
         if isinstance(value, Constant) and own and row.input_name(position) not in row.static:
             result[position] = read(value)
             if result[position] is not value:

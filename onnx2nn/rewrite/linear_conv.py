@@ -15,13 +15,7 @@ from onnx2nn.rewrite.value_facts import ValueFacts
 def _linear(match: Match, facts: ValueFacts) -> NewNode | None:
     weight, bias = match["weight"], match["bias"]
     shape, size = facts.constant_shape(weight), facts.constant_shape(bias)
-    if (
-        shape is None
-        or size is None
-        or len(shape) != 2
-        or size != shape[1:]
-        or facts.constant_shape(match["x"]) is not None
-    ):
+    if shape is None or size is None or len(shape) != 2 or size != shape[1:]:
         return None
     return (
         NewNode(f"{OWN}::Linear", (match["x"], weight, bias))

@@ -163,6 +163,18 @@ def _numbers_of_computed(program: Scoped) -> dict[fx.Node, Set[fx.Node]]:
     return found
 
 
+def _computed_of_weights(program: Scoped) -> set[fx.Node]:
+    """Returns the calls that compute with weights and constants alone."""
+    found, reads = set[fx.Node](), set[fx.Node]()
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            reads.add(node)
+        elif (node.op == "call_module" or _is_computed(node)) and node.all_input_nodes:
+            if all(used in reads or used in found for used in node.all_input_nodes):
+                found.add(node)
+    return found
+
+
 def _is_computed(node: fx.Node) -> bool:
     """Returns whether a node is a call that gives the same for the same arguments."""
     return node.op in ("call_function", "call_method") and node.target not in RANDOM and node.target not in ASSERTIONS
@@ -232,7 +244,8 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
     """Gives each of several regions that read a constant of the exporter's one of its own, in one memory.
 
     A number outside of the state_dict is not worth an argument. Of a table, such as the frequencies of positions, the
-    regions compute the rest themselves, or their calls name one of their own.
+    regions compute the rest themselves, or their calls name one of their own, or they compute with their weights alone,
+    such as Swin's biases of relative positions.
 
     Args:
         program: its scopes are filled.
@@ -253,7 +266,7 @@ def _hold_apart(program: Scoped, copies: Set[fx.Node] | None) -> None:
         if count > _MOST:
             continue
         if computed is None:
-            computed = _numbers_of_computed(program)
+            computed = {*_numbers_of_computed(program), *_computed_of_weights(program)}
         part_of_calls = copies is not None and is_generated(name)
         apart = part_of_calls or any(user in computed or _names_another(user, name) for user in node.users)
         if count > 1 and not (apart and _is_made(program, node)):

@@ -9,7 +9,15 @@ from torch import fx
 
 from onnx2nn.fx.blocks.merged_values import compute_apart
 from onnx2nn.fx.blocks.owners import copy_for_users, place
-from onnx2nn.fx.blocks.scopes import Scoped, dimension_of, is_size, numbers, plain_values, size_expressions
+from onnx2nn.fx.blocks.scopes import (
+    Scoped,
+    around_chain,
+    dimension_of,
+    is_size,
+    numbers,
+    plain_values,
+    size_expressions,
+)
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
@@ -276,7 +284,8 @@ def _move_out(program: Scoped) -> None:
     for node in program.graph.find_nodes(op="get_attr", sort=False):
         if node.users:
             users = [scope[user] for user in node.users]
-            scope[node] = common(users if program.is_movable(node) else [scope[node], *users])
+            movable = program.is_movable(node)
+            scope[node] = around_chain(program, node, common(users)) if movable else common([scope[node], *users])
 
 
 def _follows_layer(program: Scoped, node: fx.Node, around: Path) -> bool:

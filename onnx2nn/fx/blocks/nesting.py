@@ -400,11 +400,13 @@ class _Body:
     def _attribute(self, node: fx.Node) -> str:
         """Returns the name of a constant or weight in this region's module, to which a buffer elsewhere moves.
 
-        It stays where it is, if the region there reads it too: a call of that region's container is dissolved.
+        It stays where it is, if the region there reads it too: a call of that region's container is dissolved. A layer
+        holds its weights alone, and not what it is given.
         """
         path, key = path_of(node.target), str(node.target)
-        inside = path[: len(self.region.path)] == self.region.path
-        stays = key in self.nesting.partition.read_at_home
+        given = path[:-1] in self.program.layers and not self.program.persistent[key]
+        inside = path[: len(self.region.path)] == self.region.path and not given
+        stays = key in self.nesting.partition.read_at_home and not given
         if not self.region.path or not self.program.is_movable(node):
             return self._inside(path)
         if inside and (stays or self.nesting.partition.holder(path) == self.region.path):

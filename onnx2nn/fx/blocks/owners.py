@@ -13,7 +13,7 @@ from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, path_of, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, around_chain, is_attribute, path_of, plain_values
 from onnx2nn.fx.modules.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier, without_call_number
 from onnx2nn.importing.regions import Path, common
@@ -291,7 +291,7 @@ class _Owners:
         program, scope = self.program, self.scope
         for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
             if program.is_movable(node):
-                holder = common([module_path(scope[user]) for user in node.users])
+                holder = around_chain(program, node, common([module_path(scope[user]) for user in node.users]))
             else:
                 holder = self.clip(path_of(node.target)[:-1])
 

@@ -177,6 +177,13 @@ def is_attribute(name: str) -> bool:
     return name.isascii() or unicodedata.normalize("NFKC", name) == name
 
 
+def around_chain(program: Scoped, node: fx.Node, path: Path) -> Path:
+    """Returns the container that reads a constant at or around `path`: a chain of modules is given it, as any value."""
+    while path in program.numbered and all(user.op == "call_module" for user in node.users):
+        path = path[:-1]
+    return path
+
+
 def declared_scope(node: fx.Node) -> Path | None:
     """Returns the module path that the file names for a node, None where it names none."""
     modules = noted_modules(node)

@@ -152,9 +152,14 @@ class NamedPlacement:
         return None if place is None else place.path
 
     def fits(self, layer: Layer) -> bool:
-        """Returns whether a layer reads data and would hold the author's weights unchanged, under their keys."""
-        if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):
-            return False  # a lookup by a constant index table is no layer of the author's
+        """Returns whether a layer would hold the author's weights unchanged, under their keys.
+
+        A lookup by an index table of the module's is no layer of the author's.
+        """
+        if layer.kind is nn.Embedding and any(
+            isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs
+        ):
+            return False
         if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
             return False  # its forward writes to the module, which torch.cond and similar operators refuse
         return self.holds(layer)
