@@ -148,7 +148,7 @@ class Count:
         return Count(self.modules + other.modules, self.found + other.found)
 
 
-def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> Count:
+def check(model: Model, exporter: str, folder: Path, *, long: bool = False, as_called: bool = False) -> Count:
     """Exports, imports and compares.
 
     Args:
@@ -156,6 +156,7 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
         exporter: `torchscript` or `dynamo`.
         folder: for files.
         long: also whether what is saved, copied and exported again is the same.
+        as_called: also the blocks called as their author calls them.
 
     Raises:
         Fault: what differs.
@@ -184,7 +185,8 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
                 raise Fault("outputs differ", f"at a batch size of {len(others[0])}")
     _check_keys(original, module, exporter)
     _check_blocks(module, ours)
-    _check_calls_of_the_author(module, theirs)
+    if as_called:
+        _check_calls_of_the_author(module, theirs)
     _check_nodes(path, module, inputs)
     count = _compare(theirs, ours, transposes.undone)
     if long:
@@ -283,9 +285,10 @@ def _check_blocks(module: nn.Module, calls: Calls) -> None:
 def _check_calls_of_the_author(module: nn.Module, calls: Calls) -> None:
     """A block that takes as many values as the author's gives for the author's what the author's gave, or an error.
 
-    A file tells no order of arguments: any will do. Left out are modules that give several values, of which a file has
-    those that are used, those that may take another's from the context, those with a call that another repeats, and
-    calls with one value twice.
+    A file tells no order of arguments: any will do. Some differ, as exporters merge equal functions too: `x * 0.5` of a
+    module and of the one around it stands in a file once, and the block takes it in place of `x`. Left out are modules
+    that give several values, of which a file has those that are used, those that may take another's from the context,
+    those with a call that another repeats, and calls with one value twice.
     """
     repeated = _repeated(calls)
     for name in module.meta["onnx2nn"]["tree"]["blocks"]:
@@ -387,19 +390,19 @@ def _check_copies(module: nn.Module, inputs: Values, result: Any, folder: Path, 
             raise Fault(f"{what}: other keys", ", ".join(other.state_dict().keys() ^ module.state_dict().keys()))
 
 
-def fault_of(model: Model, exporter: str, *, long: bool = False) -> tuple[str, Count]:
+def fault_of(model: Model, exporter: str, *, long: bool = False, as_called: bool = False) -> tuple[str, Count]:
     """Returns the fault of a model, `""` where it has none, `export fails` where torch's exporter has one."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return "", check(model, exporter, Path(folder), long=long)
+            return "", check(model, exporter, Path(folder), long=long, as_called=as_called)
         except Fault as fault:
             return str(fault), Count()
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:200]}", Count()
 
 
-def _has(kind: str, exporter: str, long: bool, model: Model) -> bool:
-    return fault_of(model, exporter, long=long)[0].startswith(kind)
+def _has(kind: str, exporter: str, long: bool, as_called: bool, model: Model) -> bool:
+    return fault_of(model, exporter, long=long, as_called=as_called)[0].startswith(kind)
 
 
 def main() -> None:
@@ -411,6 +414,11 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
+    parser.add_argument(
+        "--as_called",
+        action="store_true",
+        help="also call blocks as their author does: one may take what an exporter merged with a value outside",
+    )
     parser.add_argument("--show", action="store_true", help="print the modules")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -419,7 +427,7 @@ def main() -> None:
     total = Count()
     for seed in range(options.seed, options.seed + options.modules):
         for exporter in options.exporter or ["torchscript", "dynamo"]:
-            fault, count = fault_of(drawn(seed), exporter, long=options.long)
+            fault, count = fault_of(drawn(seed), exporter, long=options.long, as_called=options.as_called)
             total += count
             kind = fault.partition(":")[0] or "right"
             kinds[kind] += 1
@@ -428,7 +436,7 @@ def main() -> None:
             if options.show or (fault and kinds[kind] == 1 and kind != "export fails"):
                 model = drawn(seed)
                 if fault:
-                    model = shrunk(model, functools.partial(_has, kind, exporter, options.long))
+                    model = shrunk(model, functools.partial(_has, kind, exporter, options.long, options.as_called))
                 print(original_of(model), model, sep="\n")
     print(dict(kinds), total)
 

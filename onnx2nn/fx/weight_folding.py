@@ -82,7 +82,7 @@ def read_at_run_time(
     """
     result, first = list(inputs), table or "matrix_product" in row.traits
     for position, value in enumerate(inputs):
-        own = first and not position or (author is not None and getattr(value, "name", None) in author.names)
+        own = (first and not position) or (author is not None and getattr(value, "name", None) in author.names)
         if isinstance(value, Constant) and own and row.input_name(position) not in row.static:
             result[position] = read(value)
             if result[position] is not value:

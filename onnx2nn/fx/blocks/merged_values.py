@@ -167,11 +167,11 @@ def _computed_of_weights(program: Scoped) -> set[fx.Node]:
     """Returns the calls that compute with weights and constants alone."""
     found, reads = set[fx.Node](), set[fx.Node]()
     for node in program.graph.nodes:
+        given = node.all_input_nodes if node.op == "call_module" or _is_computed(node) else []
         if node.op == "get_attr":
             reads.add(node)
-        elif (node.op == "call_module" or _is_computed(node)) and node.all_input_nodes:
-            if all(used in reads or used in found for used in node.all_input_nodes):
-                found.add(node)
+        elif given and all(used in reads or used in found for used in given):
+            found.add(node)
     return found
 
 
