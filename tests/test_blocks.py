@@ -1408,3 +1408,22 @@ def test_a_size_that_data_decide_is_checked_before_the_block_that_needs_it() -> 
         ValueError, match=r"^The sizes that data decide do not fit.*is needed by node .*MultiheadAttention"
     ):
         module(inputs[0][:, :3], inputs[1])
+
+
+def test_a_module_ends_with_its_own_reshape() -> None:
+    """The one of its caller replaced it: the module gave another shape, as did x-transformers's table of angles."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 2] x) => (float[1, 1, m, 4] y)
+        <int64[3] inside = {1, -1, 4}, int64[4] outside = {1, 1, -1, 4}>
+        {
+            ["/angles/Sin"] sines = Sin(x)
+            ["/angles/Concat"] both = Concat<axis = 1>(sines, x)
+            ["/angles/Reshape"] angles = Reshape(both, inside)
+            ["/Reshape"] table = Reshape(angles, outside)
+            ["/Cos"] y = Cos(table)
+        }
+    """)
+    module, x = onnx2nn.load(onnx.shape_inference.infer_shapes(model)), torch.randn(3, 2)
+    angles = torch.cat([x.sin(), x], 1)[None]
+    check_same((module.angles(x), module(x)), (angles, angles[None].cos()), "the module and its caller")

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.importing.placement import declared_scope
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, attribute_of, parse
+from onnx2nn.rewrite.patterns import NODES, Match, attribute_of, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -178,8 +179,12 @@ def _transposes_sample(match: Match, facts: ValueFacts) -> Sample:
 def _combined_reshape(match: Match, facts: ValueFacts) -> NewNode | None:
     """Builds the second reshape alone. A 0 in its target would copy a size of the intermediate shape.
 
-    The reshape that concatenates the directions of a recurrent layer stays, as a part of the layer.
+    The reshape that concatenates the directions of a recurrent layer stays, as a part of the layer. So does one with
+    which a module ends, or that is a module: its result has this shape.
     """
+    second, first = map(declared_scope, match[NODES])
+    if first is not None and second is not None and first != second:
+        return None
     target = facts.array(match["target"])
     if target is None or (target == 0).any() or not _is_small(match, facts):
         return None
