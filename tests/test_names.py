@@ -272,6 +272,37 @@ def test_a_table_that_is_read_repeatedly_is_one(exporter: str) -> None:
     assert repr(module.embed) == repr(original.embed)
 
 
+class Biased(nn.Module):
+    """A layer that reads rows of a table that its caller gives it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return self.proj(x) + table[at]
+
+
+class Biases(nn.Module):
+    """Gives its layers one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layers = nn.Embedding(9, 4), nn.ModuleList([Biased(), Biased()])
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x, at, self.table.weight) + self.layers[1](x, at, self.table.weight)
+
+
+def test_a_table_that_a_layer_is_given_is_none_of_its_own() -> None:
+    """The older exporter writes the lookup as that of an embedding in the layer's place: `layers.0.weight`."""
+    original, inputs = seeded(Biases), (normal(2, 5, 6), tokens(2, 5) % 9)
+    other = (normal(3, 12, 6), tokens(3, 12) % 9)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_biases", original, inputs, other))
+    _check_strict(original, module, inputs)
+    assert set(module.state_dict()) == set(original.state_dict())
+
+
 class Spoken(nn.Module):
     """A decoder that scores words by the table that it reads them from, as OpenAI's Whisper does."""
 

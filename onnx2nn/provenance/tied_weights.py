@@ -36,7 +36,10 @@ def tie_by_place(keys: WeightKeys, node: ir.Node) -> None:
 
 
 def tie_embedding(keys: WeightKeys, places: NodePlaces, node: ir.Node) -> None:
-    """Ties the table of an embedding to the key of the node's module, in a file without notes."""
+    """Ties the table of an embedding to the key of the node's module, in a file without notes.
+
+    A module with weights in others inside of it is no embedding: its author gave it the table of one.
+    """
     table = weight_input(node, 0) if not keys.author.listed and (node.name or "").endswith("/Gather") else None
     place = places(node) if table is not None and table.name in keys.author.names else None
     if table is None or place is None or not place.path:
@@ -44,7 +47,8 @@ def tie_embedding(keys: WeightKeys, places: NodePlaces, node: ir.Node) -> None:
     module, _, slot = (table.name or "").rpartition(".")
     key, first = f"{place.path}.weight", without_call_number(place.path)  # of a further call of the module
     inside = any(f"{module}.".startswith(f"{path}.") for path in (place.path, first))
-    if slot == "weight" and not inside and keys.is_free(key):
+    around = any(name.startswith(f"{first}.") for name in keys.author.names)
+    if slot == "weight" and not inside and not around and keys.is_free(key):
         node.replace_input_with(0, keys.tie(key, table))
 
 
