@@ -343,3 +343,53 @@ def test_operations_of_tensorflow_are_no_containers_of_constants() -> None:
     assert set(module.state_dict()) == set(keys.values())
     x = torch.randn(3, 2)
     torch.testing.assert_close(module(x), F.relu(x * torch.tensor([2.0, 3.0]) ** len(keys)))
+
+
+@torch.jit.script
+def _normalised(x: torch.Tensor) -> torch.Tensor:
+    centred = x - x.mean(dim=[1, 2], keepdim=True)
+    return centred / torch.sqrt((centred * centred).mean(dim=[1, 2], keepdim=True) + 1e-5)
+
+
+class ScriptedNorm(nn.Module):
+    """A norm over channels and time whose statistics are a scripted function, as Asteroid's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.rand(4) + 0.5), nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.gamma * _normalised(x).transpose(1, 2) + self.beta).transpose(1, 2)
+
+
+class ScriptedNorms(nn.Module):
+    """Such norms behind a layer whose result is added later, in a list of modules, and behind a module's functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(3, 4, 1), ScriptedNorm()
+        self.rest = nn.Sequential(nn.Conv1d(4, 4, 1), nn.PReLU(), ScriptedNorm(), nn.Conv1d(4, 4, 1))
+        self.halved, self.last = Halved(), ScriptedNorm()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(self.halved(x + self.rest(self.norm(x))))
+
+
+class Halved(nn.Module):
+    """A module of functions alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 - x.abs()
+
+
+def test_scripted_functions_stand_in_the_module_that_goes_on_with_them() -> None:
+    """The older exporter writes their nodes without a scope: norms called alone left out the statistics."""
+    original, inputs = seeded(ScriptedNorms), (torch.randn(2, 3, 5),)
+    path = EXPORTERS["torchscript"]("owners_scripted", original, inputs, (torch.randn(4, 3, 7),))
+    module = onnx2nn.load(path)
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+    x = torch.randn(3, 4, 6)
+    for name in ("norm", "rest", "rest.2"):
+        check_same(run(module.get_submodule(name), (x,)), run(original.get_submodule(name), (x,)), name)
+    check_same(run(module.halved, (x,)), run(original.halved, (x,)), "which may not end with them")

@@ -14,6 +14,7 @@ from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, around_chain, is_attribute, path_of, plain_values
+from onnx2nn.fx.blocks.scripted import place_scripted
 from onnx2nn.fx.modules.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier, without_call_number
 from onnx2nn.importing.regions import Path, common
@@ -31,7 +32,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
 
     1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it; one that
        uses a nameless weight before any of these to the outermost;
-    2. a call between two calls of a container belongs to the container;
+    2. a call between two calls of a container belongs to the container, and what a scripted function computes to the
+       module that goes on with it (`scripted`);
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
        numbered container around these, and so does an activation of the sum; a call of no layer that gives several
        values belongs to the container of all calls that use these;
@@ -49,6 +51,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.use_weights()
     owners.begin()
     owners.meet()
+    place_scripted(program, owners.unknown.keys())
     owners.enclose_joins()
     owners.take_apart()
     owners.end_lists()
