@@ -1120,3 +1120,26 @@ def test_a_file_is_imported_again_only_where_what_is_found_late_may_matter(
         given = {name: np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32) for name in "xy"}
         (expected,) = session.run(None, given)
         np.testing.assert_allclose(module(*map(torch.from_numpy, given.values())).numpy(), expected, rtol=1e-6)
+
+
+def test_what_a_u_net_crops_has_the_size_that_it_is_cropped_to() -> None:
+    """Half of a half, rounded up both times, is doubled and cropped to the first half, which it is no less than.
+
+    The sum had a size of its own, and a Reshape that keeps the last dimension a check, on which torch.export failed.
+    """
+    model = _model("""(float[n, 1, t] x) => (float[n, m, h] y)
+        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] rest = {-1}, float[3] scales = {1, 1, 2}> {
+            half = AveragePool<kernel_shape = [3], pads = [1, 1], strides = [2], count_include_pad = 1>(x)
+            quarter = AveragePool<kernel_shape = [3], pads = [1, 1], strides = [2], count_include_pad = 1>(half)
+            twice = Resize<mode = "nearest">(quarter, , scales)
+            size = Shape<start = 2>(half)
+            cropped = Slice(twice, zero, size, two)
+            sum = Add(half, cropped)
+            count = Shape<end = 1>(x)
+            target = Concat<axis = 0>(count, rest, size)
+            y = Reshape(sum, target)
+        }""")
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["guards"] and "Size" not in module.code, module.code
+    for length in (1, 2, 3, 6, 9):
+        assert onnx2nn.verify(model, module, inputs={"x": np.ones((2, 1, length), np.float32)}).ok, length

@@ -246,6 +246,15 @@ def test_quotients_of_multiples_have_one_form() -> None:
     assert facts.settled(4 * (h // 12)) is h // 3
 
 
+def test_halves_of_a_size_are_no_more_than_twice_its_quarters() -> None:
+    """Their difference is above -1, and an integer."""
+    (n,) = _symbols("n")
+    facts = Facts()
+    assert facts.decide(at_least_zero(2 * ((n + 3) // 4) - (n + 1) // 2)) is True
+    assert facts.decide(at_least_zero(2 * ((n + 3) // 4) - (n + 2) // 2)) is None
+    assert facts.decide(at_least_zero(3 * ((n + 5) // 6) - (n + 1) // 2)) is True
+
+
 def test_a_product_that_may_be_zero_tells_no_multiples() -> None:
     """`3 * 0 == 16 * 0 * 0` holds, and 3 is no multiple of 4, until the other size is known to be positive."""
     n, m = of_symbol(Symbol("n")), of_symbol(Symbol("m"))

@@ -430,8 +430,7 @@ class _Proof:
             rest = self._facts.bounds(subtract(size, fact))[0]
             if rest is not None and rest >= 0:
                 return True
-        bounded = self._without_quotient(size)
-        if bounded is not None and self.not_negative(bounded, given, splits):
+        if (bounded := self._without_quotient(size)) is not None and self.not_negative(bounded, given, splits):
             return True
         if splits:
             cases = cases_of(size)
@@ -472,7 +471,7 @@ class _Proof:
                 yield number
 
     def _without_quotient(self, size: Size) -> Number | None:
-        """Returns a lower bound of a multiple of `size`, in which one quotient is replaced by its linear bound."""
+        """Returns a number that is negative where `size` is: of its multiple, with one quotient's linear bound."""
         for monomial, coefficient in size.terms:
             for position, atom in enumerate(monomial):
                 if not isinstance(atom, Quotient):
@@ -484,7 +483,8 @@ class _Proof:
                     continue
                 rest = subtract(size, of_terms({monomial: coefficient}))
                 bound = dividend if coefficient < 0 else subtract(dividend, divisor - 1)
-                return add(multiply(rest, divisor), multiply(multiply(bound, coefficient), others))
+                lower = add(multiply(rest, divisor), multiply(multiply(bound, coefficient), others))
+                return add(lower, divisor - 1)  # an integer above -1 is not negative
         return None
 
 
