@@ -75,7 +75,7 @@ class AuthorLayers:
         """
         names = [origin.name for origin in held.origins.values() if origin is not None]
         place = place_of(node) if self._author is not None else None
-        key = self._key(held.slots, names, place)
+        key = self._key(held.origins, names, place)
         if key is not None:
             return LayerName(key.split(".")[:-1], own=True)
         if place is not None and place.path and (not names or self._is_around_layers(node, place)):

@@ -46,7 +46,7 @@ class Region(Generic[N]):
         path: where it is in the module tree.
         items: its calls, in order.
         inputs: values of other regions that it uses, in the order of their use.
-        outputs: its values that others use.
+        outputs: its values that others use, in the order in which it returns them.
         first: the first call of its container, where this is a further one.
         nodes: its calls and those of the regions in it.
     """
@@ -92,6 +92,8 @@ class Divider(Generic[N, R]):
         self.nodes, self.found = _early(nodes, self.checks), found
         self.position: dict[Item, int] = {node: index for index, node in enumerate(self.nodes)}
         self.inputs: dict[Item, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
+        ends = (value for node in self.nodes if node.op == "output" for value in node.all_input_nodes)
+        self.returned: dict[N, int] = {value: index for index, value in enumerate(ends)}
         self.direct: dict[Path, list[N]] = {}
         for node in self.nodes:
             if node.op not in ("placeholder", "output"):
@@ -205,7 +207,10 @@ class Divider(Generic[N, R]):
         return any(not region.nodes.isdisjoint(node.users) for node in outside)
 
     def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
-        """Returns the items of a region whose values others use, or none, and the values that others use."""
+        """Returns the items of a region whose values others use, or none, and the values that others use.
+
+        The values are in the order of their calls, or in the program's where it returns all of them.
+        """
         ends: list[Item] = []
         outputs: list[N] = []
         for item in items:
@@ -217,7 +222,8 @@ class Divider(Generic[N, R]):
             if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
-        return ends, sorted(outputs, key=self.position.__getitem__)
+        order: Mapping[Any, int] = self.returned if self.returned.keys() >= set(outputs) else self.position
+        return ends, sorted(outputs, key=order.__getitem__)
 
     def _inputs(self, region: R) -> list[N]:
         """Returns the values that a region uses of others."""

@@ -112,7 +112,9 @@ _REPEATS = {"group": 2}
 
 RULES = (
     Rule("pads", parse(_PADDED), _padded, _conv_sample, repeats=_REPEATS),
-    Rule("Linear", parse("MatMul(x, weight) + bias"), _linear, _linear_sample),
-    Rule("Conv", parse("(conv := Conv(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS),
-    Rule("ConvTranspose", parse("(conv := ConvTranspose(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS),
+    Rule("Linear", parse("MatMul(x, weight) + bias"), _linear, _linear_sample, one_layer=True),
+    *(
+        Rule(name, parse(f"(conv := {name}(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS, one_layer=True)
+        for name in ("Conv", "ConvTranspose")
+    ),
 )

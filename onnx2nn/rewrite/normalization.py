@@ -296,8 +296,14 @@ CHANNELS_LAST = (
 
 
 RULES = (
-    Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample),
-    Rule("RMSNorm", parse(f"{_SCALED} * weight | Cast({_SCALED}, to=1) * weight"), _rms_norm, _affine_sample),
+    Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample, one_layer=True),
+    Rule(
+        "RMSNorm",
+        parse(f"{_SCALED} * weight | Cast({_SCALED}, to=1) * weight"),
+        _rms_norm,
+        _affine_sample,
+        one_layer=True,
+    ),
     Rule("LayerNorm", parse(_STANDARDISED), _plain_layer_norm, _plain_sample),
     Rule("RMSNorm", parse(_SCALED), _plain_rms_norm, _plain_sample),
     Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _exporter_default_sample),
@@ -308,7 +314,7 @@ RULES = (
         _batch_norm_without_weights,
         _exporter_default_sample,
     ),
-    Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
+    Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample, one_layer=True),
     Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
     Rule("BatchNorm", parse("(sum := (factor := x * +scale) + +shift)"), _batch_norm, _batch_norm_sample),
     Rule("normalize", parse(f"x / (Expand({_CLAMPED}, sizes) | {_CLAMPED})"), _normalize, _normalize_sample),

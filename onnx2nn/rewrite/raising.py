@@ -16,7 +16,7 @@ from onnx2nn.ground.limits import Account
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.node_facts import inner_graphs
 from onnx2nn.optable.registry import Table
-from onnx2nn.provenance.exporter_metadata import keeps_names
+from onnx2nn.provenance.exporter_metadata import keeps_names, place_of
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, tensor_of, uncast
 from onnx2nn.rewrite.rewrite_rule import NewNode, Replacement, Rule
@@ -164,6 +164,7 @@ class _Raiser:
             found = matches(root.outputs[0], rule.pattern, {}) if may_match(rule.pattern, below) else ()
             for match in found:
                 contained = _is_self_contained(match[NODES], root, rule.shared)
+                contained = contained and not (rule.one_layer and _is_in_several_modules(match[NODES]))
                 this = self._replacement(rule, match, root) if contained else None
                 if this is not None and self._replace(graph, this):
                     return True
@@ -307,6 +308,16 @@ def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node, shared: Set[str]
             if outside and (node is root or not (node.op_type in shared or _is_shape_computation(node))):
                 return False
     return True
+
+
+def _is_in_several_modules(nodes: Sequence[ir.Node]) -> bool:
+    """Returns whether the file says of nodes that different modules compute them.
+
+    A layer with the weights of both would be one of them: called alone, it lacks what the other one adds. A Reshape may
+    have the place of the transpose that it was.
+    """
+    places = [place_of(node) for node in nodes if node.op_type not in ("Cast", "Reshape")]
+    return len({place.path for place in places if place is not None}) > 1
 
 
 def _reads_no_elements(node: ir.Node, inside: set[ir.Node]) -> bool:

@@ -66,6 +66,8 @@ class Rule:
             lies in the middle of two.
         repeats: attributes that say how often the nodes repeat one computation, and the most repetitions of a
             comparison, for which `sample` is made. The replacement has the attributes of the nodes.
+        one_layer: whether the replacement is a layer that holds the weights of all nodes: what the author computes in
+            several modules is none.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Rule:
     shared: frozenset[str] = frozenset()
     rounds: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
+    one_layer: bool = False
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:

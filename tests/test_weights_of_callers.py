@@ -1,0 +1,141 @@
+"""Weights of a module that computes with the result of another one: neither module has the other's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from realmodels import EXPORTERS, check_same, run, seeded
+from torch import nn
+
+import onnx2nn
+
+
+class Affine(nn.Module):
+    """A scale and a shift of its own, in front of a function."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * self.weight + self.bias)
+
+
+class Shift(nn.Module):
+    """A bias of its own, in front of a function."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + self.bias)
+
+
+class Standardised(nn.Module):
+    """A layer normalisation without weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        deviation = x - x.mean(-1, keepdim=True)
+        return deviation / torch.sqrt(deviation.square().mean(-1, keepdim=True) + 1e-5)
+
+
+class Shifted(nn.Module):
+    """Layers without biases, in front of modules that add one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.out = nn.Linear(8, 6, bias=False), Shift(6)
+        self.conv, self.after = nn.Conv1d(5, 5, 1, bias=False), Shift(1, 5, 1)
+        self.up, self.behind = nn.ConvTranspose1d(5, 5, 1, bias=False), Shift(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.linear(self.after(self.conv(x)))) * self.behind(self.up(x)).mean(-1, keepdim=True)
+
+
+class Own(nn.Module):
+    """A layer without a bias, in a module that adds its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.bias = nn.Linear(8, 6, bias=False), nn.Parameter(torch.randn(6))
+        self.conv, self.shift = nn.Conv1d(5, 5, 1, bias=False), nn.Parameter(torch.randn(5, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(torch.tanh(self.conv(x) + self.shift)) + self.bias)
+
+
+class Normalised(nn.Module):
+    """A normalisation without weights, in front of a module with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.affine = Standardised(), Affine(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.affine(self.norm(x))
+
+
+class Crossed(nn.Module):
+    """A module that multiplies with parts of a weight, and adds parts of another one that is called like a layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels, self.bias = nn.Parameter(torch.randn(2, 8, 1)), nn.Parameter(torch.randn(2, 8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = last = x.flatten(0, 1).unsqueeze(2)
+        for i in range(2):
+            last = first @ torch.tensordot(last, self.kernels[i], dims=([1], [0])) + self.bias[i] + last
+        return last.squeeze(2)
+
+
+class Held(nn.Module):
+    """Calls one module."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+class Penalised(nn.Module):
+    """Returns what it computes last first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.linear(x)
+        penalty = x.square().mean()
+        return torch.tanh(x), penalty
+
+
+def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(*sizes, 5, 8, generator=torch.Generator().manual_seed(sum(sizes))),)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+@pytest.mark.parametrize("kind", [Shifted, Own, Normalised, Crossed, Penalised])
+def test_each_module_computes_what_its_author_wrote(kind: type[nn.Module], exporter: str) -> None:
+    """Called alone, with the arguments of the original's call."""
+    original = seeded(lambda: Held(kind()))
+    path = EXPORTERS[exporter](f"callers-{kind.__name__}", original, _inputs(2), _inputs(3))
+    module, inputs = onnx2nn.load(path), _inputs(4)
+    check_same(run(module, inputs), run(original, inputs), "the network")
+    calls: list[tuple[str, Any, Any]] = []
+    for name, inner in original.named_modules():
+        inner.register_forward_hook(lambda _, given, result, name=name: calls.append((name, given, result)))
+    run(original, inputs)
+    found = {name for name, _ in module.named_modules()}
+    assert found >= {name for name, _, _ in calls}
+    for name, given, result in calls:
+        expected = result if isinstance(result, tuple) else (result,)
+        check_same(run(module.get_submodule(name), given), expected, f"{name or 'the network'} alone")
+    if kind is not Crossed:  # the exporters fold the parts of its weights
+        module.load_state_dict(original.state_dict(), strict=True)
