@@ -92,6 +92,40 @@ class Deep(nn.Module):
         return self.second.gate(self.second(self.first.gate.mixed(self.first(x))))
 
 
+class Weighted(nn.Module):
+    """A layer, a function and constants of an exporter's making."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = nn.Linear(8, 8), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.linear(x) * torch.linspace(0, 1, x.shape[-1]))
+
+
+class Codec(nn.Module):
+    """A module of which others call a method that is not `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.last = nn.Sequential(Weighted(), Weighted()), Weighted()
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """Calls its modules."""
+        return self.last(self.blocks(x))
+
+
+class Method(nn.Module):
+    """Calls a method of a module, so that the older exporter's scopes lack the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codec = Codec()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.codec.encode(x)
+
+
 def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(*sizes, 8, generator=torch.Generator().manual_seed(sum(sizes))),)
 
@@ -107,7 +141,7 @@ def _calls(network: nn.Module, names: list[str], inputs: Any) -> list[tuple[str,
 
 
 @pytest.mark.parametrize("exporter", sorted(EXPORTERS))
-@pytest.mark.parametrize("kind", [After, Before, Between, Never, Listed, Deep])
+@pytest.mark.parametrize("kind", [After, Before, Between, Never, Listed, Deep, Method])
 def test_each_module_makes_its_own_calls(kind: type[nn.Module], exporter: str, tmp_path: Path) -> None:
     """Hooks see the calls of the original, with equal arguments and results; so they do in the next import."""
     original = seeded(kind)

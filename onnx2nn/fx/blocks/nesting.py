@@ -30,7 +30,15 @@ from onnx2nn.fx.blocks.scopes import (
 )
 from onnx2nn.fx.blocks.value_hints import annotation, argument_name, class_name_of
 from onnx2nn.fx.blocks.weightless import FUNCTIONS, add_scopes, make_modules, remove_empty
-from onnx2nn.fx.modules.module_tree import children_of, holds_parameters, members_of, order_children, remove, set_child
+from onnx2nn.fx.modules.module_tree import (
+    children_of,
+    holds_parameters,
+    members_of,
+    module_at,
+    order_children,
+    remove,
+    set_child,
+)
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
@@ -69,7 +77,7 @@ def nest(
     declared = declared_scopes(program)
     of_torch = scopes_of_torch(program, declared)
     named = program.noted or {*of_torch.values()} | around_of(of_torch.values())  # those that are called
-    elsewhere = called_from_elsewhere(module, declared)
+    elsewhere = called_from_elsewhere(program, declared)
     callers = {node: declared[node] or () for node in elsewhere}
     if elsewhere:
         declared |= elsewhere
@@ -86,8 +94,8 @@ def nest(
         return {"blocks": {}, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
     partition = divide(program)
     tree = _Nesting(partition, module).run()
-    for path in remove_empty(module, added):
-        tree["flat"].pop(".".join(path), None)
+    remove_empty(module, added)
+    tree["flat"] = {path: why for path, why in tree["flat"].items() if module_at(module, path.split(".")) is not None}
     _name_shared(tree["flat"], elsewhere, callers)
     for path in _list_modules(partition, program.containers - named if named else ()):
         tree["flat"][".".join(path)] = DICTIONARY

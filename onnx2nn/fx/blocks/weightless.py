@@ -179,16 +179,13 @@ def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path], noted: Se
     return added
 
 
-def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
-    """Removes the containers of `add_scopes` that hold nothing, and returns their paths."""
-    removed = []
+def remove_empty(root: fx.GraphModule, added: list[Path]) -> None:
+    """Removes the containers of `add_scopes` that hold nothing."""
     for path in reversed(added):
         around = root.get_submodule(".".join(path[:-1]))
         module = getattr(around, path[-1], None)
         if type(module) is nn.Module and not [*module.children()]:
             delattr(around, path[-1])
-            removed.append(path)
-    return removed
 
 
 class _Called:
