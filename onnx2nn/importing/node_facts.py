@@ -210,8 +210,10 @@ def facts(plan: Plan, node: ir.Node, row: Row, types: Callable[[], Sequence[Type
         found["_producer"] = plan.model.producer_name or ""
     if "_image_pixels" in row.facts and plan.account.limits.image_pixels != Limits.image_pixels:
         found["_image_pixels"] = plan.account.limits.image_pixels
-    if "_at_run_time" in row.facts and not all(map(_is_constant, node.inputs[1:])):
-        found["_at_run_time"] = True
+    if "_at_run_time" in row.facts:
+        weights = [value for name, value in zip(row.inputs, node.inputs, strict=False) if name != "bias"][1:]
+        if not all(map(_is_constant, weights)):
+            found["_at_run_time"] = True
     if "_open_rank" in row.facts and not _has_axes(node) and all(_takes_any_rank(plan, v) for v in node.outputs):
         found["_open_rank"] = True
     if "_leading_ones" in row.facts and not _has_axes(node) and all(map(_takes_leading_ones, node.outputs)):

@@ -112,8 +112,8 @@ FACTS = (
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
 file's producer_name, which decides the meaning where the standard and its test data contradict each other.
 `_image_pixels`: `Limits.image_pixels`, where it is not the default. `_at_run_time`: True where an input behind the
-first is no constant of the file. `_open_rank`: True where nothing in the model depends on how many dimensions the
-outputs have, `_leading_ones`: on how many dimensions of size 1 are in front of them.
+first, other than `bias`, is no constant of the file. `_open_rank`: True where nothing in the model depends on how many
+dimensions the outputs have, `_leading_ones`: on how many dimensions of size 1 are in front of them.
 """
 
 FLAGS = frozenset(
