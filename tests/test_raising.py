@@ -94,6 +94,13 @@ class Sequences(nn.Module):
         )
 
 
+class Padding(nn.Conv2d):
+    """A convolution that pads its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(F.pad(x, (2, 2, 2, 2)))
+
+
 class Images(nn.Module):
     """Layers of images, each an output of its own."""
 
@@ -103,7 +110,7 @@ class Images(nn.Module):
         self.plain_group = nn.GroupNorm(4, 8, affine=False)
         self.plain_instance = nn.InstanceNorm2d(8)
         self.shuffle = nn.ChannelShuffle(4) if shuffle else nn.Identity()
-        self.padded = nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(8, 4, 3, padding=1))
+        self.padded = Padding(8, 4, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         n, c, h, w = x.shape

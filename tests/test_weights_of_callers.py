@@ -1,4 +1,4 @@
-"""Weights of a module that computes with the result of another one: neither module has the other's."""
+"""What a module computes of the result of another one, with its weights or without: neither module does the other's."""
 
 from __future__ import annotations
 
@@ -78,6 +78,18 @@ class Normalised(nn.Module):
         return self.affine(self.norm(x))
 
 
+class Padded(nn.Module):
+    """Convolutions without padding, behind a module that pads and behind a call of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pad, self.conv = nn.ConstantPad1d(1, 0.0), nn.Conv1d(5, 6, 3)
+        self.last = nn.Conv1d(6, 6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(nn.functional.pad(torch.tanh(self.conv(self.pad(x))), (2, 2)))
+
+
 class Crossed(nn.Module):
     """A module that multiplies with parts of a weight, and adds parts of another one that is called like a layer's."""
 
@@ -120,8 +132,15 @@ def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(*sizes, 5, 8, generator=torch.Generator().manual_seed(sum(sizes))),)
 
 
-@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
-@pytest.mark.parametrize("kind", [Shifted, Own, Normalised, Crossed, Penalised])
+PAIRS = [
+    (kind, exporter)
+    for kind in (Shifted, Own, Normalised, Padded, Crossed, Penalised)
+    for exporter in sorted(EXPORTERS)
+    if (kind, exporter) != (Padded, "dynamo")  # the newer exporter itself writes padding as the convolution's
+]
+
+
+@pytest.mark.parametrize(("kind", "exporter"), PAIRS)
 def test_each_module_computes_what_its_author_wrote(kind: type[nn.Module], exporter: str) -> None:
     """Called alone, with the arguments of the original's call."""
     original = seeded(lambda: Held(kind()))

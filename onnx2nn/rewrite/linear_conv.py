@@ -111,7 +111,7 @@ _PADDED = f"(conv := Conv({_PAD}, weight)) | (conv := Conv({_PAD}, weight, own))
 _REPEATS = {"group": 2}
 
 RULES = (
-    Rule("pads", parse(_PADDED), _padded, _conv_sample, repeats=_REPEATS),
+    Rule("pads", parse(_PADDED), _padded, _conv_sample, repeats=_REPEATS, one_layer=True),
     Rule("Linear", parse("MatMul(x, weight) + bias"), _linear, _linear_sample, one_layer=True),
     *(
         Rule(name, parse(f"(conv := {name}(x, weight)) + bias"), _conv, _conv_sample, repeats=_REPEATS, one_layer=True)

@@ -313,8 +313,8 @@ def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node, shared: Set[str]
 def _is_in_several_modules(nodes: Sequence[ir.Node]) -> bool:
     """Returns whether the file says of nodes that different modules compute them.
 
-    A layer with the weights of both would be one of them: called alone, it lacks what the other one adds. A Reshape may
-    have the place of the transpose that it was.
+    A layer that does what both do would be one of them: called alone, one does too much, and the other one nothing. A
+    Reshape may have the place of the transpose that it was.
     """
     places = [place_of(node) for node in nodes if node.op_type not in ("Cast", "Reshape")]
     return len({place.path for place in places if place is not None}) > 1

@@ -66,8 +66,8 @@ class Rule:
             lies in the middle of two.
         repeats: attributes that say how often the nodes repeat one computation, and the most repetitions of a
             comparison, for which `sample` is made. The replacement has the attributes of the nodes.
-        one_layer: whether the replacement is a layer that holds the weights of all nodes: what the author computes in
-            several modules is none.
+        one_layer: whether the replacement is a layer that does what all nodes do: what the author computes in several
+            modules is none.
     """
 
     name: str
