@@ -26,6 +26,7 @@ import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import large_values, trace_examples
+from onnx2nn.output.checked_sizes import refused_sizes
 from onnx2nn.output.save import one_sided
 from onnx2nn.output.wide_traces import unchecked_runs
 
@@ -836,6 +837,31 @@ def test_a_trace_holds_for_every_size(example: int | None, tmp_path: Path) -> No
         torch.testing.assert_close(ours, theirs)
 
 
+PADDED = """
+<ir_version: 8, opset_import: ["" : 18]>
+graph (float[n, 1, h, w] x) => (float[n, 4, s] y)
+<int64 step = {32}, int64[6] front = {0, 0, 0, 0, 0, 0}, int64 zero = {0}, int64 one = {1}, int64[1] four = {4}>
+{ sizes = Shape<start = 2>(x) negative = Neg(sizes) rest = Mod(negative, step) pads = Concat<axis = 0>(front, rest)
+  padded = Pad(x, pads) weight = Constant<value = float[4, 1, 1, 1] {1.0, 2.0, 3.0, 4.0}>()
+  tiles = Conv<strides = [32, 32]>(padded, weight) turned = Transpose<perm = [0, 1, 3, 2]>(tiles)
+  n = Shape<end = 1>(x) rows = Shape<start = 2, end = 3>(tiles) columns = Shape<start = 3>(tiles)
+  count = Squeeze(rows) range = Range(zero, count, one) places = CastLike(range, x) placed = Add(turned, places)
+  all = Mul(rows, columns) target = Concat<axis = 0>(n, four, all) y = Reshape(placed, target) }
+"""
+"""Images that are padded to a multiple of 32: both of the first examples have one tile."""
+
+
+def test_a_trace_of_one_tile_is_made_again(tmp_path: Path) -> None:
+    """torch.export decided by the example that there is one tile, which no range of a dimension tells."""
+    model = onnx.parser.parse_model(PADDED)
+    onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "again.onnx")
+    for sizes in ((1, 1), (32, 5), (33, 40), (100, 70)):
+        x = (torch.rand(2, 1, *sizes, generator=torch.Generator().manual_seed(0)),)
+        (ours,) = run_onnxruntime(tmp_path / "again.onnx", x)
+        (theirs,) = run_onnxruntime(model.SerializeToString(), x)
+        torch.testing.assert_close(ours, theirs)
+
+
 class Rows(nn.Module):
     """Takes the whole rows of four, one by one, so that a trace holds their number."""
 
@@ -847,7 +873,7 @@ class Rows(nn.Module):
 def test_a_file_is_compared_where_its_trace_would_refuse() -> None:
     x = torch.randn(13)
     program = torch.export.export(Rows(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-    runs = unchecked_runs(Rows(), program, (x,))
+    runs = unchecked_runs(Rows(), refused_sizes(program, (x,)), (x,))
     assert {given[0].size // 4 for given, _ in runs} - {3}, "sizes of other numbers of rows"
     for (given,), (found,) in runs:
         assert found.shape == (given.size // 4, 4)

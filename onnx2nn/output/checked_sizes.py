@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import fx
 
 from onnx2nn.optimization.entry import inputs_of
 
 LARGEST_SIZE = 512
 """Sizes up to this one are tried, and as many around the example's."""
 
-_PREFIX = "Guard failed: "
+_PREFIX = re.compile("Guard failed: |Runtime assertion failed for expression ")
 
 
 Shapes = list[tuple[int, ...]]
@@ -25,7 +27,8 @@ def refused_sizes(
     """Returns the conditions of a program that other sizes of its dynamic dimensions fail, as torch writes them.
 
     torch.export takes some decisions by the sizes of the example: of a slice `x[:, :n]`, whether it is the whole, as
-    this makes it contiguous. Its program then checks that they are the same. Only sizes are given to these checks.
+    this makes it contiguous. Its program then checks that they are the same, at its entry or, as torch.onnx.export
+    wishes, among its calls. Only sizes are given to these checks.
 
     Args:
         program: the program.
@@ -36,11 +39,8 @@ def refused_sizes(
         Each condition with the sizes tried that fail it.
     """
     module: Any = program.module()
-    checks = [
-        module.get_submodule(str(node.target))
-        for node in module.graph.nodes
-        if node.op == "call_module" and not node.users
-    ]
+    entry = [node for node in module.graph.nodes if node.op == "call_module" and not node.users]
+    checks = [*(module.get_submodule(str(node.target)) for node in entry), *_inner_checks(module)]
     failed: dict[str, list[Shapes]] = {}
     for sizes in _other_sizes(program, tensors, least) if checks else ():
         pairs = zip(sizes, tensors, strict=True)
@@ -48,9 +48,25 @@ def refused_sizes(
         try:
             for check in checks:
                 check(*inputs)
-        except AssertionError as error:
-            failed.setdefault(str(error).removeprefix(_PREFIX), []).append(sizes)
+        except (AssertionError, RuntimeError) as error:  # of a check at the entry, and of one among the calls
+            failed.setdefault(_PREFIX.sub("", str(error), count=1), []).append(sizes)
     return failed
+
+
+def _inner_checks(module: fx.GraphModule) -> list[fx.GraphModule]:
+    """Returns what a program checks among its calls and computes of its inputs' sizes alone, as a module of its own."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        numeric = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, torch.SymFloat))
+        computed = node.op == "call_function" and all(used in copies for used in node.all_input_nodes)
+        if node.op == "placeholder" or (computed and (numeric or node.target is torch.ops.aten._assert_scalar.default)):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(None)
+    made = fx.GraphModule(module, graph)
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    checked = any(node.op == "call_function" for node in made.graph.nodes)
+    return [made] if checked else []
 
 
 def tied(sizes: Iterable[tuple[str, str]]) -> str:

@@ -22,7 +22,7 @@ from onnx2nn.ground.pass_times import timed
 from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
-from onnx2nn.output.checked_sizes import tied
+from onnx2nn.output.checked_sizes import refused_sizes, tied
 from onnx2nn.output.exported_nodes import SOURCE, clean, unused
 from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.quantised_weights import quantise
@@ -177,11 +177,12 @@ def _export(
         for name, own in zip(names, batch, strict=True)
     ]
     sample = _sample(module)
-    program = _onnx_program(sample, tensors, names, outputs, opened, opset)
+    program, captured = _onnx_program(sample, tensors, names, outputs, opened, opset)
     beyond = wide_traces.check_ranges(sample, program.exported_program, opened, tensors)
     lost = one_sided(module, single_branches(sample, tensors))
-    if not lost:  # else the line names the nodes that a file holds for the example's sizes
-        beyond += wide_traces.unchecked_runs(sample, program.exported_program, tensors)
+    # Where it is lost, the line names the nodes that a file holds for the example's sizes.
+    refused = {} if lost else refused_sizes(captured, tuple(tensors))
+    beyond += wide_traces.unchecked_runs(sample, refused, tensors)
     _name_repeated(program.model.graph, outputs)
     clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     quantise(program.model, getattr(sample, "meta", {}).get("onnx2nn", {}).get("steps", {}))
@@ -193,7 +194,10 @@ def _export(
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
+    try:
+        compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
+    except VerificationError as error:
+        raise wide_traces.narrow_trace(refused, opened, tensors) or error from None
     count = sum(1 for _ in program.model.graph)
     told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
     return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
@@ -206,8 +210,8 @@ def _onnx_program(
     outputs: Sequence[str],
     opened: Sequence[dict[int, str] | None],
     opset: int | None,
-) -> Any:
-    """Returns the ONNXProgram of a module, with its exported program.
+) -> tuple[Any, torch.export.ExportedProgram]:
+    """Returns the ONNXProgram of a module, and the program that it was made of.
 
     Args:
         module: the module, of one sample.
@@ -228,8 +232,15 @@ def _onnx_program(
 
     pools = PoolsOverTime() if has_pools_over_time(module) else contextlib.nullcontext()
     try:
-        with timed("torch.onnx.export"), quiet(), torch.no_grad(), pools, _without_stack_traces():
-            return torch.onnx.export(
+        with (
+            timed("torch.onnx.export"),
+            quiet(),
+            torch.no_grad(),
+            pools,
+            _without_stack_traces(),
+            wide_traces.captured() as programs,
+        ):
+            written = torch.onnx.export(
                 _traceable(module),
                 tuple(tensors),
                 input_names=names,
@@ -244,6 +255,7 @@ def _onnx_program(
                     torch.ops.aten.pixel_unshuffle.default: _pixel_unshuffle,
                 },
             )
+        return written, programs[-1]
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(module, str(_innermost(error)), opened, tensors)
         reason = endless(module) or other_values(module, tensors, [TEXTS]) or failed_node(module, error) or _gist(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from onnx2nn.control_flow import If
 from onnx2nn.errors import Onnx2nnError, VerificationError
 from onnx2nn.optimization.entry import inputs_of, size_range
-from onnx2nn.output.checked_sizes import refused_sizes
+from onnx2nn.output.checked_sizes import Shapes
 from onnx2nn.output.trace_examples import Run
 from onnx2nn.verification.module_runs import run_module
 
@@ -103,20 +105,64 @@ def check_ranges(
     return beyond
 
 
-def unchecked_runs(module: Any, program: torch.export.ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Run]:
+@contextlib.contextmanager
+def captured() -> Iterator[list[torch.export.ExportedProgram]]:
+    """Collects the programs that torch.onnx.export makes of a module, which alone check the sizes of their inputs.
+
+    It gives the program with the operators that it writes, of which it has removed all checks.
+    """
+    programs: list[torch.export.ExportedProgram] = []
+    export = torch.export.export
+
+    def collected(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
+        programs.append(export(*args, **kwargs))
+        return programs[-1]
+
+    torch.export.export = collected
+    try:
+        yield programs
+    finally:
+        torch.export.export = export
+
+
+def unchecked_runs(module: Any, refused: Mapping[str, Sequence[Shapes]], tensors: Sequence[torch.Tensor]) -> list[Run]:
     """Returns runs at sizes that the module takes and a check of its trace refuses.
 
     A file has no checks. What torch decided by the example's sizes may be what the module computes at others, such as
     whether a slice is contiguous, or not, such as the number of frames that it takes apart: only a comparison tells.
+
+    Args:
+        module: the module.
+        refused: the sizes that each check of its trace refuses, see `refused_sizes`.
+        tensors: the example.
     """
     found: list[Run] = []
-    for *_, shapes in refused_sizes(program, tuple(tensors)).values():
+    for *_, shapes in refused.values():
         inputs = [np.resize(tensor.cpu().numpy(), shape) for tensor, shape in zip(tensors, shapes, strict=True)]
         try:
             found.append((inputs, run_module(module, inputs)))
         except Onnx2nnError:  # the module's own limit
             continue
     return found
+
+
+def narrow_trace(
+    refused: Mapping[str, Sequence[Shapes]], opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
+) -> NarrowTrace | None:
+    """Returns the error of a trace whose checks refuse larger sizes than the example's, None where none does.
+
+    Args:
+        refused: the sizes that each check refuses, see `refused_sizes`.
+        opened: names of the dynamic dimensions of each input, by axis.
+        tensors: the example.
+    """
+    most: dict[str, int] = {}
+    for shapes in itertools.chain.from_iterable(refused.values()):
+        for shape, tensor, named in zip(shapes, tensors, opened, strict=True):
+            for axis, label in (named or {}).items():
+                if shape[axis] > tensor.shape[axis]:
+                    most[label] = min(most.get(label, shape[axis]), shape[axis] - 1)
+    return NarrowTrace(most, tensors) if most else None
 
 
 def _larger(
