@@ -205,34 +205,35 @@ def test_one_element_under_a_made_up_name_becomes_a_number_though_others_are_wei
 
 
 class _FixedTwice(nn.Module):
-    """Linear layers, of which two read what the module holds alone: no layers, but the third is."""
+    """Embeddings, of which two look up what the module holds alone: no layers, but the third is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(4, 3))
-        self.scale = nn.Parameter(torch.randn(3))
-        self.linear = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
+        self.register_buffer("index", torch.arange(6).reshape(2, 3) % 4)
+        self.table = nn.ModuleList(nn.Embedding(9, 3) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        held = self.table * self.scale
-        return self.linear[0](held) + self.linear[1](held) * self.linear[2](x) + self.linear[3](x)
+        held = self.index + 1
+        return self.table[0](held) + self.table[1](held) * self.table[2](x) + self.table[3](x)
 
 
 def test_a_layer_stays_one_behind_calls_of_its_function() -> None:
     original = seeded(_FixedTwice)
-    program = torch.onnx.export(original, (torch.randn(4, 3),), dynamo=True, optimize=False, verbose=False)
+    x = torch.arange(6).reshape(2, 3)
+    program = torch.onnx.export(original, (x,), dynamo=True, optimize=False, verbose=False)
     assert program is not None
     model = program.model_proto
     for node in model.graph.node:
-        if node.op_type == "Gemm":  # whose attributes say that it is no call of its inputs alone
+        if node.op_type == "Gather":  # whose attributes say that it is no call of its inputs alone
             node.op_type, node.domain = "Op", DOMAIN
             del node.attribute[:]
     model.opset_import.add(domain=DOMAIN, version=1)
-    module, _ = _loaded(model, lambda F, x, weight, bias: F.nn.functional.linear(x, weight, bias))
+    module, _ = _loaded(model, lambda F, weight, ids: F.nn.functional.embedding(ids, weight))
     nodes = flattened(module).graph.nodes
-    calls = [node for node in nodes if node.target is nn.functional.linear]
+    calls = [node for node in nodes if node.target is nn.functional.embedding]
     assert len(calls) == 2
-    assert [node.target for node in nodes if node.op == "call_module"] == ["linear.2", "linear.3"]
+    assert [node.target for node in nodes if node.op == "call_module"] == ["table.2", "table.3"]
+    torch.testing.assert_close(module(x), original(x))
 
 
 def test_layers_stay_layers_of_their_own() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.func import functional_call
 
 from onnx2nn.errors import InputError
+from onnx2nn.layers import Conv1D
 from onnx2nn.transferring.programs import Call, Program
 
 MOST_COLUMNS = 4096
@@ -57,6 +59,13 @@ def solved(layer: Call, program: Program, results: torch.Tensor) -> dict[str, to
 def _called(layer: Call, program: Program, weight: torch.Tensor) -> torch.Tensor:
     """Returns what the layer gives for another weight, without its bias."""
     node = layer.node
+    if node.op == "call_module":
+        module, x = program.module.get_submodule(str(node.target)), program.constant(node.all_input_nodes[0])
+        if isinstance(module, (nn.Linear, Conv1D)):
+            return nn.functional.linear(x, weight)
+        nothing = {} if getattr(module, "bias", None) is None else {"bias": weight.new_zeros(len(weight))}
+        result: torch.Tensor = functional_call(module, {"weight": weight, **nothing}, (x,))
+        return result
     given, place, *bias = node.all_input_nodes
     known: dict[fx.Node, Any] = {place: weight, **dict.fromkeys(bias)}
     known[given] = program.constant(given)

@@ -185,7 +185,7 @@ class Program:
             for index, result in enumerate(_nodes(node.args)):
                 source = self._source.get(result)
                 self._call(Call(node, f"output {index}", sources=[source] if source is not None else []))
-        elif node.op != "call_module" and self._is_constant(node):
+        elif self._is_constant(node):
             self._evaluate(node)
         else:
             self._source[node] = self._called(node)
@@ -198,7 +198,12 @@ class Program:
 
     def _is_constant(self, node: fx.Node) -> bool:
         inputs = node.all_input_nodes
-        return bool(inputs) and all(value in self._values for value in inputs)
+        if not inputs or any(value not in self._values for value in inputs):
+            return False
+        if node.op != "call_module":
+            return True
+        kind = type(self.module.get_submodule(str(node.target)))
+        return kind is Conv1D or getattr(nn, kind.__name__, None) is kind
 
     def _evaluate(self, node: fx.Node) -> None:
         run = fx.Interpreter(self.module)
@@ -207,11 +212,17 @@ class Program:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda value: known[value])
             if node.op == "call_method":
                 return run.call_method(str(node.target), args, kwargs)
+            if node.op == "call_module":
+                return run.call_module(str(node.target), args, kwargs)
             return run.call_function(node.target, args, kwargs)
 
         with torch.no_grad():
             self._values[node] = call(self._values)
-            self._names[node] = tuple(dict.fromkeys(n for value in node.all_input_nodes for n in self._names[value]))
+            names = dict.fromkeys(name for value in node.all_input_nodes for name in self._names[value])
+            if node.op == "call_module":
+                held = self.module.get_submodule(str(node.target)).state_dict()
+                names |= dict.fromkeys(f"{node.target}.{role}" for role in held)
+            self._names[node] = tuple(names)
             layer = self._constant_layer(node)
             if layer is not None:
                 self._layers[node] = layer
@@ -219,7 +230,7 @@ class Program:
                 return
             numbered = {value: self._elements.get(value) for value in node.all_input_nodes}
             layers = {self._layers.get(value) for value, found in numbered.items() if found is not None}
-            if function_name(node) not in _LAYOUT or len(layers) != 1:
+            if node.op == "call_module" or function_name(node) not in _LAYOUT or len(layers) != 1:
                 self._elements[node] = None
                 return
             (layer,) = layers
@@ -230,10 +241,14 @@ class Program:
 
     def _constant_layer(self, node: fx.Node) -> Call | None:
         """Returns the layer that a node calls on a constant; None where weights affect what it is called on."""
-        if _FUNCTIONS.get(function_name(node), ("",))[0] != "affine" or not isinstance(node.args[0], fx.Node):
+        if node.op == "call_module":
+            call = self._layer(node)
+        else:
+            kind, _ = _FUNCTIONS.get(function_name(node), ("", ()))
+            call = self._function(node) if kind == "affine" else None
+        if call is None or call.kind != "affine" or not isinstance(node.args[0], fx.Node):
             return None
-        call = self._function(node)
-        if call is None or "weight" not in call.weights or call.weights["weight"].elements is None:
+        if "weight" not in call.weights or call.weights["weight"].elements is None:
             return None
         bias = call.weights.get("bias")
         if self._is_affected(self._names[node.args[0]]) or (
