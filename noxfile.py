@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -24,6 +25,7 @@ NOT_HELD = ("-m", "not held")
 
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
 OLDEST_TORCH = ("torch==2.11.0", "torchvision==0.26.0")
+NEWEST_TORCH = ("torch==2.14.1", "torchvision==0.29.1")
 LOWEST_EXTRAS = "all,ncnn,transformers,hub,fsspec,torchao"  # oneflow pins its versions, ray is for scripts
 PEERS = (
     "onnx2torch",
@@ -135,9 +137,19 @@ def torch_oldest(session: nox.Session) -> None:
     PyTorch's wheels for Linux may bring gigabytes of GPU libraries; the variable TORCH_INDEX_URL names an index that
     has builds for the CPU.
     """
+    _test_with(session, OLDEST_TORCH)
+
+
+@nox.session(python="3.11")
+def torch_newest(session: nox.Session) -> None:
+    """The fast tests with the newest PyTorch that they passed with, as `torch_oldest`."""
+    _test_with(session, NEWEST_TORCH)
+
+
+def _test_with(session: nox.Session, versions: Sequence[str]) -> None:
     index = os.environ.get("TORCH_INDEX_URL")
-    session.install(*OLDEST_TORCH, *(["--index-url", index] if index else []))
-    session.install("-c", _constraints_without_torch(session), *OLDEST_TORCH, "-e", ".[all,ncnn]", *TOOLS)
+    session.install(*versions, *(["--index-url", index] if index else []))
+    session.install("-c", _constraints_without_torch(session), *versions, "-e", ".[all,ncnn]", *TOOLS)
     session.run("pytest", "-n", "auto", *session.posargs)
 
 

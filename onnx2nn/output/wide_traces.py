@@ -21,7 +21,7 @@ from onnx2nn.verification.module_runs import run_module
 LARGEST_SIZE = 1 << 16
 """From this largest size on a trace is not asked whether the module takes more: such a limit is not an example's."""
 
-_FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs\['args'\]\[(\d+)\]\.shape\[(\d+)\]")
+_FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs(?:\['args'\])?\[(\d+)\]\.shape\[(\d+)\]")
 """Where torch.export says that a dimension is fixed in its trace."""
 
 
