@@ -618,9 +618,9 @@ def test_each_block_activates_a_condition(exporter: str, tmp_path: Path) -> None
 class Timed(nn.Module):
     """Adds what a linear layer makes of a step, which alone it activates."""
 
-    def __init__(self, residual: bool) -> None:
+    def __init__(self, residual: bool, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.conv, self.act, self.time = nn.Conv1d(4, 4, 3, padding=1), nn.SiLU(), nn.Linear(4, 4)
+        self.conv, self.act, self.time = nn.Conv1d(4, 4, 3, padding=1), act, nn.Linear(4, 4)
         self.residual = nn.Conv1d(4, 4, 1) if residual else nn.Identity()
 
     def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
@@ -630,10 +630,10 @@ class Timed(nn.Module):
 class AllTimed(nn.Module):
     """Blocks in lists of two modules that activate one step each."""
 
-    def __init__(self) -> None:
+    def __init__(self, act: Callable[[], Callable[[torch.Tensor], torch.Tensor]]) -> None:
         super().__init__()
         self.embed = nn.Linear(1, 4)
-        self.stages = nn.ModuleList(nn.ModuleList([Timed(True), Timed(False)]) for _ in range(2))
+        self.stages = nn.ModuleList(nn.ModuleList([Timed(True, act()), Timed(False, act())]) for _ in range(2))
 
     def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         step = self.embed(step)
@@ -644,10 +644,13 @@ class AllTimed(nn.Module):
 
 
 @both
-def test_each_block_activates_a_step_for_the_layer_that_others_have_too(exporter: str) -> None:
-    original = seeded(AllTimed).eval()
+@pytest.mark.parametrize("act", [nn.SiLU, lambda: F.silu])
+def test_each_block_activates_a_step_for_the_layer_that_others_have_too(
+    exporter: str, act: Callable[[], Callable[[torch.Tensor], torch.Tensor]]
+) -> None:
+    original = seeded(lambda: AllTimed(act)).eval()
     inputs, step = (torch.randn(2, 4, 9), torch.randn(2, 1)), torch.randn(2, 4)
-    module = onnx2nn.load(EXPORTERS[exporter]("all timed", original, inputs))
+    module = onnx2nn.load(EXPORTERS[exporter](f"all timed by a {act.__name__}", original, inputs))
     for name in ("stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1"):
         given = (inputs[0], step)
         check_same(run(module.get_submodule(name), given), run(original.get_submodule(name), given), name)

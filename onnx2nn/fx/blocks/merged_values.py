@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.owners import activated
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of, plain_values, size_expressions
 from onnx2nn.fx.modules.module_tree import remove, set_child
@@ -35,23 +36,30 @@ def compute_apart(program: Scoped) -> None:
     """
     if getattr(program.root, "graph", None) is not program.graph:
         return
-    for node in program.graph.find_nodes(op="call_module"):
+    for node in [node for node in program.graph.nodes if len(node.users) > 1]:
         _call_apart(program, node)
     noted = any(node.meta.get("call") for node in program.graph.nodes)
     _hold_apart(program, _copy_computed(program) if noted else None)
 
 
 def _call_apart(program: Scoped, node: fx.Node) -> None:
-    """Lets several modules call one without state each, where one of them calls it for all on a value from outside.
+    """Lets several modules activate a value from outside each, where one of them does it for all.
 
     The exporter notes that the others had a value of their own, or one of them has an equal module in the same place,
     or the same layer takes the value there: `time_emb` in both.
+
+    Args:
+        program: its graph gets copies of the call.
+        node: a call; only those of modules without state and of activations are copied.
     """
-    home, target = program.scope[node], path_of(node.target)
+    home = program.scope[node]
     others = [user for user in node.users if program.scope[user][: len(home)] != home]
-    module = program.find(target) if others and target[:-1] == home else None
-    if module is None or getattr(nn, type(module).__name__, None) is not type(module) or module.state_dict():
+    if not others:
         return
+    module = _stateless(program, node) if node.op == "call_module" else None
+    if module is None and activated(node) is None:
+        return
+    name = path_of(node.target)[-1] if module is not None else ""
     twins, lacking = dict[Path, list[fx.Node]](), dict[Path, list[fx.Node]]()
     for user in others:
         around, noted = program.scope[user], bool(user.meta.get("call"))
@@ -63,23 +71,39 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
         if noted and not _names_another(user, _noted_name(node)):
             continue
         places = (around[:end] for end in range(len(around), shared, -1))
-        twin = next((place for place in places if repr(program.find((*place, target[-1]))) == repr(module)), None)
+        twin = next((place for place in places if _holds_equal(program, (*place, name), module)), None)
         if twin is not None:
             twins.setdefault(twin, []).append(user)
         else:
             lacking.setdefault(around, []).append(user)
     readers = _layers_at(node.users, home)
     for place, users in [*twins.items(), *lacking.items()]:
-        holder = program.module(place)
         if place not in twins:
             alike = twins or any(user.meta.get("call") for user in users) or _layers_at(users, place) & readers
-            if hasattr(holder, target[-1]) or not alike:
+            holder = program.module(module_path(place))
+            if not alike or (module is not None and hasattr(holder, name)):
                 continue
-            set_child(holder, target[-1], copy.deepcopy(module))
+            if module is not None:
+                set_child(holder, name, copy.deepcopy(module))
         copied = _copied(program, node, place, min(users), {})
-        copied.target = ".".join((*place, target[-1]))
+        if module is not None:
+            copied.target = ".".join((*place, name))
         for user in users:
             user.replace_input_with(node, copied)
+
+
+def _stateless(program: Scoped, node: fx.Node) -> nn.Module | None:
+    """Returns the module of torch without state that a call in its container is of, None for another call."""
+    target = path_of(node.target)
+    module = program.find(target) if target[:-1] == program.scope[node] else None
+    if module is None or getattr(nn, type(module).__name__, None) is not type(module) or module.state_dict():
+        return None
+    return module
+
+
+def _holds_equal(program: Scoped, path: Path, module: nn.Module | None) -> bool:
+    """Returns whether a module equal to another one, if there is one, stands at a path."""
+    return module is not None and repr(program.find(path)) == repr(module)
 
 
 def _layers_at(users: Iterable[fx.Node], place: Path) -> set[Path]:

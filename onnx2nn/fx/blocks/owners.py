@@ -197,7 +197,7 @@ class _Owners:
             for other in between if path else ():
                 self._lower(other, path)
         for node in self.unknown:
-            producer = _activated(node)
+            producer = activated(node)
             if producer in joins and len(producer.users) == 1 and self._lower(node, joins[producer]):
                 joins[node] = joins[producer]
 
@@ -254,7 +254,7 @@ class _Owners:
     def end_lists(self) -> None:
         """Places the activations that stand in containers of numbered modules."""
         for node in self.unknown:
-            producer = _activated(node)
+            producer = activated(node)
             if producer is None or self.scope[node] not in self.lists or len(producer.users) > 1:
                 continue
             path = self.scope.get(producer, ())
@@ -362,7 +362,7 @@ def _tensors(node: fx.Node, plain: Set[fx.Node]) -> list[fx.Node]:
     return [used for used in node.all_input_nodes if used.op != "get_attr" and used not in plain]
 
 
-def _activated(node: fx.Node) -> fx.Node | None:
+def activated(node: fx.Node) -> fx.Node | None:
     """Returns the value to which `node` applies an activation, None for another call."""
     found = module_of(node) if node.op in ("call_function", "call_method") else None
     if found is None or issubclass(found[0], NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
