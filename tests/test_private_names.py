@@ -28,6 +28,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "onnx2nn"
 PUBLIC = {
     "torch._assert": "the documentation of torch.fx tells to write assertions with it, which a trace keeps",
     "torch._assert_async": "the operator that torch.export writes for assertions of data, and keeps",
+    "torch.ops.aten._assert_scalar.default": "likewise, for assertions of sizes",
     "torch._inductor.aoti_compile_and_package": "torch's documentation of AOTInductor names it, and has no other name",
     "torch._inductor.aoti_load_package": "likewise",
     "torch._inductor.config.patch": "torch's documentation of inductor on CPUs tells to set config.freezing",
