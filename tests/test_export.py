@@ -1,6 +1,7 @@
 """ONNX → module → ONNX → module: same outputs, names and dynamic dimensions; compared before a file appears."""
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import large_values, trace_examples
 from onnx2nn.output.checked_sizes import refused_sizes
 from onnx2nn.output.save import one_sided
-from onnx2nn.output.wide_traces import unchecked_runs
+from onnx2nn.output.wide_traces import captured, unchecked_runs
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -860,6 +861,26 @@ def test_a_trace_of_one_tile_is_made_again(tmp_path: Path) -> None:
         (ours,) = run_onnxruntime(tmp_path / "again.onnx", x)
         (theirs,) = run_onnxruntime(model.SerializeToString(), x)
         torch.testing.assert_close(ours, theirs)
+
+
+def test_exports_of_several_threads_leave_torch_as_it_is() -> None:
+    export, inside, outside = torch.export.export, threading.Event(), threading.Event()
+
+    def first() -> None:
+        with captured():
+            second.start()
+            inside.wait(timeout=0.5)  # the second is inside meanwhile where nothing keeps it out
+        outside.set()
+
+    def last() -> None:
+        with captured():
+            inside.set()
+            outside.wait(timeout=10)
+
+    second = threading.Thread(target=last)
+    first()
+    second.join()
+    assert torch.export.export is export
 
 
 class Rows(nn.Module):

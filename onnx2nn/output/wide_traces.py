@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,24 +106,29 @@ def check_ranges(
     return beyond
 
 
+_EXPORTING = threading.RLock()
+
+
 @contextlib.contextmanager
 def captured() -> Iterator[list[torch.export.ExportedProgram]]:
     """Collects the programs that torch.onnx.export makes of a module, which alone check the sizes of their inputs.
 
-    It gives the program with the operators that it writes, of which it has removed all checks.
+    It gives the program with the operators that it writes, of which it has removed all checks. One thread at a time
+    exports: of two, the one that ends last would leave torch with the other's function.
     """
     programs: list[torch.export.ExportedProgram] = []
-    export = torch.export.export
+    with _EXPORTING:
+        export = torch.export.export
 
-    def collected(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
-        programs.append(export(*args, **kwargs))
-        return programs[-1]
+        def collected(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
+            programs.append(export(*args, **kwargs))
+            return programs[-1]
 
-    torch.export.export = collected
-    try:
-        yield programs
-    finally:
-        torch.export.export = export
+        torch.export.export = collected
+        try:
+            yield programs
+        finally:
+            torch.export.export = export
 
 
 def unchecked_runs(module: Any, refused: Mapping[str, Sequence[Shapes]], tensors: Sequence[torch.Tensor]) -> list[Run]:
