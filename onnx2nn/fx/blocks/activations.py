@@ -113,3 +113,11 @@ def _one_of(value: Any) -> Any:
 @functools.cache
 def _parameters(kind: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kind).parameters)
+
+
+def activated(node: fx.Node) -> fx.Node | None:
+    """Returns the value to which `node` applies an activation, None for another call."""
+    found = module_of(node) if node.op in ("call_function", "call_method") else None
+    if found is None or issubclass(found[0], NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
+        return None
+    return node.all_input_nodes[0]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.owners import activated
+from onnx2nn.fx.blocks.activations import activated
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of, plain_values, size_expressions
 from onnx2nn.fx.modules.module_tree import remove, set_child

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from onnx2nn.control_flow import CONTROL_FLOW
-from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
+from onnx2nn.fx.blocks.activations import activated
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, around_chain, is_attribute, path_of, plain_values
@@ -360,14 +360,6 @@ class _Forks:
 def _tensors(node: fx.Node, plain: Set[fx.Node]) -> list[fx.Node]:
     """Returns the tensors that a call computes with, without weights and the `plain_values`."""
     return [used for used in node.all_input_nodes if used.op != "get_attr" and used not in plain]
-
-
-def activated(node: fx.Node) -> fx.Node | None:
-    """Returns the value to which `node` applies an activation, None for another call."""
-    found = module_of(node) if node.op in ("call_function", "call_method") else None
-    if found is None or issubclass(found[0], NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
-        return None
-    return node.all_input_nodes[0]
 
 
 def copy_for_users(program: Scoped, node: fx.Node, scope_for: Callable[[fx.Node], Path]) -> None:
