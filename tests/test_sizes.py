@@ -395,6 +395,8 @@ def test_a_sign_is_printed_before_a_whole_quotient_or_remainder() -> None:
         lambda n, m: broadcast(n, broadcast(m, 1, n)) - broadcast(m, n),
         lambda n, m: truncated_divide(n * -1, 3) + n // 3,
         lambda n, m: truncated_divide(n * 6 - m * 3, 3) - n * 2 + m,
+        lambda n, m: 100 // -maximum(n, 1) - -100 // maximum(n, 1),
+        lambda n, m: truncated_divide(m, -maximum(n, 1)) + m // maximum(n, 1),
         lambda n, m: choose(equal(n, 0), n * m + 3, 3) - 3,
         lambda n, m: choose(equal(n, m), n * m, n * n) - n * n,
     ],

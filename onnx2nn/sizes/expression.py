@@ -309,9 +309,9 @@ class Truncated(Atom):
 def floor_divide(a: Number, b: Number) -> Number:
     """Returns the quotient, rounded down. Where the divisor is 0, the model fails; no fact is claimed there.
 
-    Laws: `(b * q + r) // b = q + r // b`, `(a // b + d) // c = (a + b * d) // (b * c)` for `b, c > 0`, common factors
-    cancel, and `(b * x - r) // b = x - (r + b - 1) // b`: of the two forms it is the one with smaller factors, so that
-    `31 * n // 32`, `n + -n // 32` and `n - (n + 31) // 32` are the same.
+    Laws: `a // -b = -a // b`, `(b * q + r) // b = q + r // b`, `(a // b + d) // c = (a + b * d) // (b * c)` for
+    `b, c > 0`, common factors cancel, and `(b * x - r) // b = x - (r + b - 1) // b`: of the two forms it is the one
+    with smaller factors, so that `31 * n // 32`, `n + -n // 32` and `n - (n + 31) // 32` are the same.
 
     Raises:
         ZeroDivisionError: the divisor is the int 0.
@@ -320,14 +320,20 @@ def floor_divide(a: Number, b: Number) -> Number:
         return a // b
     if a is b:
         return 1
-    if isinstance(b, int) and b < 0:
-        a, b = multiply(a, -1), -b
+    if _is_negative(b):
+        a, b = multiply(a, -1), multiply(b, -1)
     if isinstance(b, int):
         if b == 0:
             raise ZeroDivisionError("a size is divided by 0")
         return _divided_by_int(a, b) if b > 1 else a
     exact = divided(a, b)
     return _quotient(a, b) if exact is None else exact
+
+
+def _is_negative(divisor: Number) -> bool:
+    """Returns whether a divisor, which is not 0 where its quotient is asked, is less than 0."""
+    most = bounds(divisor)[1]
+    return most is not None and most <= 0 and divisor != 0
 
 
 def _divided_by_int(a: Number, b: int) -> Number:
@@ -453,13 +459,13 @@ def _quotient_bounds(a: Number, b: Number, divide: Callable[[int, int], int]) ->
 def truncated_divide(a: Number, b: Number) -> Number:
     """Returns the quotient, rounded towards zero, as ONNX's Div of integers.
 
-    Law: for `a >= 0` and `b > 0` it is the floor division.
+    Laws: for `a >= 0` and `b > 0` it is the floor division, and another divisor's sign is the quotient's.
     """
     if isinstance(a, int) and isinstance(b, int):
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
-    if isinstance(b, int) and b < 0:
-        return multiply(truncated_divide(a, -b), -1)
+    if _is_negative(b):
+        return multiply(truncated_divide(a, multiply(b, -1)), -1)
     if isinstance(b, int) and b == 0:
         raise ZeroDivisionError("a size is divided by 0")
     if isinstance(b, int) and b == 1:
