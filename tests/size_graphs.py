@@ -3,6 +3,7 @@
     python -m tests.size_graphs --graphs 500 --seed 0  # a table, and the smallest graph of each cause
     python -m tests.size_graphs --seed 0 --only 17     # one graph, and its result at each of its sizes
     python -m tests.size_graphs --importer oneflow     # in an environment with OneFlow, which needs no PyTorch
+    python -m tests.size_graphs --importer onnx        # what `export_onnx` writes of them
 
 A graph starts from one or two float inputs with the dynamic dimensions `n` and `m`. Steps compute numbers from the
 shapes so far (`tests/size_numbers.py`), consumers make tensors whose shapes or values depend on them
@@ -16,6 +17,7 @@ import argparse
 import random
 import re
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -290,8 +293,35 @@ def import_to_oneflow(content: bytes) -> Module:
     return run
 
 
-IMPORTERS: Mapping[str, Callable[[bytes], Module]] = {"torch": import_to_torch, "oneflow": import_to_oneflow}
-"""The importers that can be asked, by the name of their framework, which they import when they are called."""
+def import_and_export(content: bytes) -> Module:
+    """Imports a file for PyTorch and writes it again; ONNX Runtime runs what was written, where the module runs."""
+    import torch
+
+    module = onnx2nn.load(content)
+    with tempfile.TemporaryDirectory() as folder:
+        told = onnx2nn.export_onnx(module, Path(folder) / "again.onnx")
+        session = oracle((Path(folder) / "again.onnx").read_bytes())
+    shapes = {info.name: info.shape for info in session.get_inputs()}
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = dict(zip(module.meta["onnx2nn"]["inputs"], inputs, strict=True))
+        with torch.no_grad():
+            module(*map(torch.from_numpy, inputs))
+        for name, array in given.items():
+            for size, label in zip(array.shape, shapes[name], strict=True):
+                if "it holds" in told or f"{label} is {size}" in told.partition("other outputs")[2]:
+                    raise ValueError(f"{name}, {label} = {size}: {told}")
+        return session.run(None, given)
+
+    return run
+
+
+IMPORTERS: Mapping[str, Callable[[bytes], Module]] = {
+    "torch": import_to_torch,
+    "oneflow": import_to_oneflow,
+    "onnx": import_and_export,
+}
+"""The importers that can be asked, by what they make of a file; each loads its framework when it is called."""
 
 
 def outcomes(graph: SizeGraph, importer: Callable[[bytes], Module] = import_to_torch) -> list[Outcome]:

@@ -273,10 +273,11 @@ def test_a_description_says_which_parts_a_trace_holds(tmp_path: Path) -> None:
     assert "of node 'apart' (SplitToSequence) it holds as many parts as the example has" in told
 
 
-def test_a_file_that_is_wrong_at_other_sizes_takes_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("modulus", [3, 2])  # the other generated sizes are even, as the example's
+def test_a_file_that_is_wrong_at_other_sizes_takes_none(modulus: int, tmp_path: Path) -> None:
     """Of a Loop it holds as many iterations as the example has, which is another number at other sizes."""
     module = _loaded(
-        "(float[n] x) => (float[m] y) <int64 three = {3}> { s = Size (x) k = Mod (s, three)"
+        f"(float[n] x) => (float[m] y) <int64 modulus = {{{modulus}}}> {{ s = Size (x) k = Mod (s, modulus)"
         ' ["steps"] y = Loop (k, , x) <body = b (int64 i, bool c, float[o] a) => (bool d, float[p] e) {'
         " d = Identity (c) e = Concat <axis = 0> (a, x) }> }"
     )
@@ -332,6 +333,15 @@ def test_descriptions_say_which_sizes_are_taken_for_one(tmp_path: Path) -> None:
         onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example),
     ):
         assert "it takes equal sizes alone of n and m" in told
+
+
+def test_a_description_says_where_a_file_takes_no_size_of_zero(tmp_path: Path) -> None:
+    """To torch.export no size is 0."""
+    module = _loaded(
+        "(float[n, m] x) => (float y) <int64 zero = {0}> { s = Size (x) e = Equal (s, zero) y = Cast <to = 1> (e) }"
+    )
+    told = onnx2nn.export_onnx(module, tmp_path / "m.onnx")
+    assert told.endswith("; it has other outputs than the module where n is 0, or m is 0")
 
 
 def test_a_refused_dimension_is_named(tmp_path: Path) -> None:

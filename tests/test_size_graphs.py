@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
@@ -11,13 +12,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import NodeProto, TensorProto, helper, shape_inference
 
+from onnx2nn.errors import Onnx2nnError
 from tests.size_graphs import (
     NOT_LOADED,
     REFUSED,
     WRONG,
+    Module,
+    Outcome,
     SizeGraph,
     Tally,
     build,
+    import_and_export,
+    import_to_torch,
     names_its_reason,
     oracle,
     outcomes,
@@ -28,11 +34,17 @@ FAST = 300
 PARTS, IN_A_PART = 8, 2500
 """The held tier's graphs. A part is a test, for processes and shards, and large enough for a share of refusals."""
 
+REFUSALS = (Onnx2nnError, ValueError)
+"""What an export and a module raise for what they refuse."""
+
 MOST_REFUSED = 0.01
 """Of the points at which ONNX Runtime answers."""
 
-REASONS_ARE_NAMED = True
-"""Whether each refusal must be an error of ours that names an input and a condition."""
+FAST_EXPORTS, EXPORTS_IN_A_PART = 8, 150
+"""Graphs that are written again, each of which torch.onnx.export takes seconds for."""
+
+MOST_UNWRITTEN = 0.4
+"""Of the points: torch.export refuses sizes that data decide where it would have to choose by them."""
 
 SETTINGS = settings(
     database=None,
@@ -42,22 +54,28 @@ SETTINGS = settings(
 )
 
 
-def check_some(rules: settings, chosen: int | None = None) -> None:
+def check_some(
+    rules: settings,
+    chosen: int | None = None,
+    importer: Callable[[bytes], Module] = import_to_torch,
+    is_reason: Callable[[SizeGraph, Outcome], bool] = names_its_reason,
+    most_refused: float = MOST_REFUSED,
+) -> None:
     """Runs size graphs, shrinks the first with a wrong result, and bounds the share of refusals."""
     tally = Tally()
 
     def check(graph: SizeGraph) -> None:
-        results = outcomes(graph)
+        results = outcomes(graph, importer)
         tally.add(graph, results)
         for result in results:
             assert result.kind != WRONG, f"silently wrong at {result.point}: {result.detail}\n{graph}"
-            if REASONS_ARE_NAMED and result.kind in (REFUSED, NOT_LOADED):
-                assert names_its_reason(graph, result), f"at {result.point}: {result.detail!r}\n{graph}"
+            if result.kind in (REFUSED, NOT_LOADED):
+                assert is_reason(graph, result), f"at {result.point}: {result.detail!r}\n{graph}"
 
     test = rules(given(size_graphs())(check))
     (test if chosen is None else seed(chosen)(test))()
     assert tally.graphs >= rules.max_examples * 0.9, f"only {tally.graphs} graphs were different"
-    assert tally.refused <= MOST_REFUSED * tally.points, f"{tally.table()}\n{tally.listing(shown=2)}"
+    assert tally.refused <= most_refused * tally.points, f"{tally.table()}\n{tally.listing(shown=2)}"
 
 
 @pytest.mark.pinned("onnxruntime")  # 1.23 ends the process at some of these graphs, and misreads sizes of a Resize
@@ -70,6 +88,24 @@ def test_some_graphs() -> None:
 def test_many_graphs(part: int, request: pytest.FixtureRequest) -> None:
     chosen = request.config.getoption("--seed") * PARTS + part
     check_some(settings(SETTINGS, max_examples=IN_A_PART), chosen)
+
+
+def _check_exports(rules: settings, chosen: int | None = None) -> None:
+    check_some(rules, chosen, import_and_export, lambda _, result: isinstance(result.detail, REFUSALS), MOST_UNWRITTEN)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's exporter warns of most models
+@pytest.mark.pinned("onnxruntime", "torch")
+def test_some_graphs_are_written_again() -> None:
+    _check_exports(settings(SETTINGS, max_examples=FAST_EXPORTS, derandomize=True))
+
+
+@pytest.mark.held
+@pytest.mark.filterwarnings("ignore")  # torch's exporter warns of most models
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_graphs_are_written_again(part: int, request: pytest.FixtureRequest) -> None:
+    chosen = request.config.getoption("--seed") * PARTS + part
+    _check_exports(settings(SETTINGS, max_examples=EXPORTS_IN_A_PART), chosen)
 
 
 def _operator(node: NodeProto, name: str) -> list[NodeProto]:

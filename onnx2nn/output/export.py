@@ -40,6 +40,9 @@ EXTERNAL_DATA_BYTES = 1 << 30
 _WIDENINGS = 6
 """How often larger examples are made where a trace holds for small sizes only."""
 
+_RUNS_OF_PARTS = 6
+"""How many more generated sizes a file is compared at that holds parts of its module for the example's."""
+
 _NO_STACK_TRACES = "do_not_emit_stack_traces"
 """The switch by which torch's tracers note no lines of Python."""
 
@@ -129,18 +132,21 @@ def _at_some_sizes(
     """Exports a trace of one of the first runs; returns a description."""
     first, second = next(runs), next(runs, None)
     if second is None:
-        return _export(module, path, names, axes, opset, [first])
+        return _export(module, path, names, axes, opset, [first], runs)
+    third, *further = itertools.tee(runs, 3)
     try:
-        return _export(module, path, names, axes, opset, [first, second])
+        return _export(module, path, names, axes, opset, [first, second], further[0])
     except wide_traces.NarrowTrace:
         raise
     except VerificationError:  # small sizes are special: a layer makes a 1 of them, which broadcasts or counts as fixed
         try:
-            return _export(module, path, names, axes, opset, [second, *itertools.islice(runs, 1), first])
+            return _export(module, path, names, axes, opset, [second, *itertools.islice(third, 1), first], further[1])
         except VerificationError:
             if not _holds_one_side(module, first):
                 raise
-            return _export(module, path, names, {}, opset, [first])  # at other sizes it would give wrong numbers
+            return _export(
+                module, path, names, {}, opset, [first], iter(())
+            )  # at other sizes it would give wrong numbers
 
 
 def _holds_one_side(module: Any, run: Run) -> bool:
@@ -159,8 +165,13 @@ def _export(
     axes: Mapping[str, Mapping[int, str]],
     opset: int | None,
     runs: Sequence[Run],
+    further: Iterator[Run],
 ) -> str:
-    """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
+    """Exports a trace of the first run, compares it with all runs and writes it; returns a description.
+
+    Where it holds parts of the module for the example's sizes, which a few sizes need not show, it is compared at sizes
+    near to these, and with some of the `further` runs.
+    """
     from onnx2nn.output.scanned_batch import scan_over_batch
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
@@ -183,6 +194,9 @@ def _export(
     # Where it is lost, the line names the nodes that a file holds for the example's sizes.
     refused = {} if lost else refused_sizes(captured, tuple(tensors))
     beyond += wide_traces.unchecked_runs(sample, refused, tensors)
+    if lost:
+        near = wide_traces.runs_of_sizes(sample, opened, tensors, lambda size: range(size + 1, size + 4))
+        beyond += [*near.values(), *itertools.islice(further, _RUNS_OF_PARTS)]
     _name_repeated(program.model.graph, outputs)
     clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     quantise(program.model, getattr(sample, "meta", {}).get("onnx2nn", {}).get("steps", {}))
@@ -195,7 +209,8 @@ def _export(
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     try:
-        compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
+        small = {} if lost else wide_traces.runs_of_sizes(sample, opened, tensors, lambda _: (1, 0))
+        compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond], small)
     except VerificationError as error:
         raise wide_traces.narrow_trace(refused, opened, tensors) or error from None
     count = sum(1 for _ in program.model.graph)
@@ -398,14 +413,14 @@ def _copied_sources(values: Sequence[Any], sources: Sequence[Any], names: Sequen
 
 
 @timed("writing")
-def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> str:
+def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run], small: Mapping[str, Run]) -> str:
     """Writes into a folder beside `path`, compares, then renames; returns a description of the comparison."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
         written = Path(folder) / path.name
         data = f"{path.name}.data" if external else None
         try:
             ir.save(model, written, external_data=data)
-            compared = compare_file(written, model, runs)
+            compared = compare_file(written, model, runs, small)
             for name in (data, path.name):
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,30 @@ def unchecked_runs(module: Any, refused: Mapping[str, Sequence[Shapes]], tensors
     return found
 
 
+def runs_of_sizes(
+    module: Any,
+    opened: Sequence[Mapping[int, str] | None],
+    tensors: Sequence[torch.Tensor],
+    others: Callable[[int], Iterable[int]],
+) -> dict[str, Run]:
+    """Returns the runs that a module takes with another size of one dynamic dimension, by what the dimension is there.
+
+    Args:
+        module: the module.
+        opened: names of the dynamic dimensions of each input, by axis.
+        tensors: the example.
+        others: the example's size of a dimension → the sizes that it has instead.
+    """
+    pairs = zip(tensors, opened, strict=True)
+    known = {label: tensor.shape[axis] for tensor, named in pairs for axis, label in (named or {}).items()}
+    runs: dict[str, Run] = {}
+    for label, size in ((label, size) for label, own in known.items() for size in others(own)):
+        inputs = _of_size(opened, tensors, label, size)
+        with contextlib.suppress(Onnx2nnError):  # the module's own limit
+            runs[f"{label} is {size}"] = inputs, run_module(module, inputs)
+    return runs
+
+
 def narrow_trace(
     refused: Mapping[str, Sequence[Shapes]], opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
 ) -> NarrowTrace | None:
@@ -179,17 +203,19 @@ def _larger(
     most: int,
 ) -> Run | None:
     """Returns a run of the module with a dimension of one more than `most`; None where it does not take it."""
-    larger = [
-        _resized(tensor.cpu().numpy(), names or {}, label, most + 1)
-        for tensor, names in zip(tensors, opened, strict=True)
-    ]
+    larger = _of_size(opened, tensors, label, most + 1)
     try:
         return larger, run_module(module, larger)
     except Onnx2nnError:  # the module's own limit
         return None
 
 
-def _resized(array: np.ndarray, names: Mapping[int, str], label: str, size: int) -> np.ndarray:
-    """Returns an input whose axes of one name have another size; its elements are repeated."""
-    shape = [size if names.get(axis) == label else known for axis, known in enumerate(array.shape)]
-    return np.resize(array, shape)
+def _of_size(
+    opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor], label: str, size: int
+) -> list[np.ndarray]:
+    """Returns inputs whose axes of one name have another size; elements of the example are repeated."""
+    inputs = []
+    for tensor, names in zip(tensors, opened, strict=True):
+        shape = [size if (names or {}).get(axis) == label else known for axis, known in enumerate(tensor.shape)]
+        inputs.append(np.resize(tensor.cpu().numpy(), shape))
+    return inputs
