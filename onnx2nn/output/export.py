@@ -209,7 +209,7 @@ def _export(
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     try:
-        small = {} if lost else wide_traces.runs_of_sizes(sample, opened, tensors, lambda _: (1, 0))
+        small = {} if lost else wide_traces.small_runs(sample, opened, tensors)
         compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond], small)
     except VerificationError as error:
         raise wide_traces.narrow_trace(refused, opened, tensors) or error from None

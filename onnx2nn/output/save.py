@@ -200,7 +200,9 @@ def _save_program(
     import torch
 
     from onnx2nn.output.exported_program import exported_program
+    from onnx2nn.output.file_comparison import other_outputs
     from onnx2nn.output.other_values import TEXTS, other_values
+    from onnx2nn.output.wide_traces import small_runs
 
     if dynamic_axes is None:
         dynamic_axes = [*model_inputs.dynamic_axes(module).values()] or [None] * len(tensors)
@@ -218,7 +220,9 @@ def _save_program(
         except Exception as error:  # some operators on sizes can be exported but not written
             raise VerificationError(f"torch.export cannot write the program: {error}") from error
     told = f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
-    return told + (f"; it refuses sizes without {', '.join(refused)}" if refused else "")
+    told += f"; it refuses sizes without {', '.join(refused)}" if refused else ""
+    names = program.graph_signature.user_outputs
+    return told + other_outputs(program.module(), small_runs(module, axes, tensors), list(map(str, names)), {})
 
 
 def _first(module: torch.nn.Module) -> str:

@@ -176,6 +176,13 @@ def runs_of_sizes(
     return runs
 
 
+def small_runs(
+    module: Any, opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
+) -> dict[str, Run]:
+    """Returns the `runs_of_sizes` of 1 and 0, which traces take for 2 or more."""
+    return runs_of_sizes(module, opened, tensors, lambda _: (1, 0))
+
+
 def narrow_trace(
     refused: Mapping[str, Sequence[Shapes]], opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
 ) -> NarrowTrace | None:
