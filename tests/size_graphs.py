@@ -3,7 +3,7 @@
     python -m tests.size_graphs --graphs 500 --seed 0  # a table, and the smallest graph of each cause
     python -m tests.size_graphs --seed 0 --only 17     # one graph, and its result at each of its sizes
     python -m tests.size_graphs --importer oneflow     # in an environment with OneFlow, which needs no PyTorch
-    python -m tests.size_graphs --importer onnx        # what `export_onnx` writes of them
+    python -m tests.size_graphs --importer .onnx       # what `export_onnx` writes of them; `save`: .pt2, .torchscript
 
 A graph starts from one or two float inputs with the dynamic dimensions `n` and `m`. Steps compute numbers from the
 shapes so far (`tests/size_numbers.py`), consumers make tensors whose shapes or values depend on them
@@ -266,16 +266,7 @@ def _outputs(found: Any) -> tuple[Any, ...]:
 
 def import_to_torch(content: bytes) -> Module:
     """Imports a file for PyTorch."""
-    import torch
-
-    module = onnx2nn.load(content)
-
-    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        with torch.no_grad():
-            found = module(*map(torch.from_numpy, inputs))
-        return [value.detach().numpy() for value in _outputs(found)]
-
-    return run
+    return _in_torch(onnx2nn.load(content))
 
 
 def import_to_oneflow(content: bytes) -> Module:
@@ -293,25 +284,62 @@ def import_to_oneflow(content: bytes) -> Module:
     return run
 
 
-def import_and_export(content: bytes) -> Module:
-    """Imports a file for PyTorch and writes it again; ONNX Runtime runs what was written, where the module runs."""
+def import_and_write(ending: str) -> Callable[[bytes], Module]:
+    """Returns what imports a file for PyTorch, writes it again, and runs what was written, where the module runs."""
+
+    def import_(content: bytes) -> Module:
+        import torch
+
+        from onnx2nn.importing.inputs import dynamic_axes
+        from onnx2nn.output.trace_examples import runs_of
+
+        module = onnx2nn.load(content)
+        axes = dynamic_axes(module)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"again{ending}"
+            if ending == ".onnx":
+                told = onnx2nn.export_onnx(module, path)
+                written = _in_onnxruntime(path.read_bytes())
+            else:
+                example, _ = next(runs_of(module, axes, None, {}))
+                told = onnx2nn.save(module, path, example_inputs=example)
+                read = torch.jit.load if ending == ".torchscript" else _program
+                written = _in_torch(read(path))
+
+        def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+            with torch.no_grad():
+                module(*map(torch.from_numpy, inputs))
+            named = dict(zip(module.meta["onnx2nn"]["inputs"], inputs, strict=True))
+            for name, array in named.items():
+                for axis, label in axes[name].items():
+                    if "it holds" in told or f"{label} is {array.shape[axis]}" in told.partition("other outputs")[2]:
+                        raise ValueError(f"{name}, {label} = {array.shape[axis]}: {told}")
+            return written(inputs)
+
+        return run
+
+    return import_
+
+
+def _program(path: Path) -> Callable[..., Any]:
     import torch
 
-    module = onnx2nn.load(content)
-    with tempfile.TemporaryDirectory() as folder:
-        told = onnx2nn.export_onnx(module, Path(folder) / "again.onnx")
-        session = oracle((Path(folder) / "again.onnx").read_bytes())
-    shapes = {info.name: info.shape for info in session.get_inputs()}
+    return torch.export.load(path).module()
+
+
+def _in_onnxruntime(content: bytes) -> Module:
+    session = oracle(content)
+    names = [info.name for info in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def _in_torch(module: Callable[..., Any]) -> Module:
+    import torch
 
     def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        given = dict(zip(module.meta["onnx2nn"]["inputs"], inputs, strict=True))
         with torch.no_grad():
-            module(*map(torch.from_numpy, inputs))
-        for name, array in given.items():
-            for size, label in zip(array.shape, shapes[name], strict=True):
-                if "it holds" in told or f"{label} is {size}" in told.partition("other outputs")[2]:
-                    raise ValueError(f"{name}, {label} = {size}: {told}")
-        return session.run(None, given)
+            found = module(*map(torch.from_numpy, inputs))
+        return [value.detach().numpy() for value in _outputs(found)]
 
     return run
 
@@ -319,7 +347,7 @@ def import_and_export(content: bytes) -> Module:
 IMPORTERS: Mapping[str, Callable[[bytes], Module]] = {
     "torch": import_to_torch,
     "oneflow": import_to_oneflow,
-    "onnx": import_and_export,
+    **{ending: import_and_write(ending) for ending in (".onnx", ".pt2", ".torchscript")},
 }
 """The importers that can be asked, by what they make of a file; each loads its framework when it is called."""
 

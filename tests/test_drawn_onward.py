@@ -273,6 +273,66 @@ def test_a_description_says_which_parts_a_trace_holds(tmp_path: Path) -> None:
     assert "of node 'apart' (SplitToSequence) it holds as many parts as the example has" in told
 
 
+REPEATED = {
+    "as often as a size says": (
+        "(float[n] x) => (float[m] y) <int64 three = {3}> { s = Size (x) k = Mod (s, three)"
+        " y = Loop (k, , x) <body = b (int64 i, bool c, float[o] a) => (bool d, float[p] e) {"
+        " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
+        [(3,), (4,), (5,), (6,)],
+    ),
+    "until data end it": (
+        "(float[n] x) => (float[n] y, float[t, n] z) <float ten = {10}> {"
+        " y, z = Loop (, , x) <body = b (int64 i, bool c, float[o] a) => (bool d, float[o] e, float[o] f) {"
+        " e = Add (a, x) f = Mul (e, x) g = ReduceSum <keepdims = 0> (e) d = Less (g, ten) }> }",
+        [(3,), (20,), (2,)],
+    ),
+    "no more often than a limit": (
+        "(float[n] x) => (int64 y) <int64 none = {0}, int64 nine = {9}> { s = Size (x) k = Min (s, nine)"
+        " c = Less (none, s) y = Loop (k, c, none) <body = b (int64 i, bool p, int64 a) => (bool d, int64 e) {"
+        " e = Add (a, i) d = Less (e, nine) }> }",
+        [(1,), (3,), (0,), (30,)],
+    ),
+    "within a branch and another one": (
+        "(float[n] x) => (float[n] y) <int64 two = {2}> { s = Size (x) g = Greater (s, two) y = If (g) <"
+        " then_branch = t () => (float[k] a) { a = Loop (s, , x) <body = b (int64 i, bool c, float[o] h) =>"
+        " (bool d, float[o] e) { d = Identity (c) e = Loop (i, , h) <body = f (int64 j, bool p, float[o] q) =>"
+        " (bool r, float[o] v) { r = Identity (p) v = Add (q, x) }> }> },"
+        " else_branch = u () => (float[k] w) { w = Neg (x) }> }",
+        [(3,), (2,), (5,)],
+    ),
+    "for each slice": (
+        "(float[k, n] x) => (float[n] y, float[k, n] z, float[n, k] v) <int64[1] zero = {0}> {"
+        " w = ReduceSum <keepdims = 0> (x, zero) y, z, v = Scan (w, x) <num_scan_inputs = 1, scan_output_axes = [0, 1],"
+        " scan_input_directions = [1], scan_output_directions = [1, 0], body = b (float[o] h, float[o] a) =>"
+        " (float[o] e, float[o] f, float[o] g) { e = Add (a, h) f = Mul (e, w) g = Relu (f) }> }",
+        [(3, 3), (1, 4), (7, 5), (0, 5)],
+    ),
+}
+"""Repetitions whose number is open → a graph, and shapes of its input, first the example's."""
+
+
+@pytest.mark.parametrize("repeated", REPEATED)
+def test_a_trace_repeats(repeated: str, tmp_path: Path) -> None:
+    graph, shapes = REPEATED[repeated]
+    module = _loaded(graph)
+    inputs = [torch.from_numpy(_ramp(*shape)) for shape in shapes]
+    assert "it holds" not in onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=inputs[:1])
+    traced = torch.jit.load(tmp_path / "m.torchscript")
+    for x in inputs:
+        torch.testing.assert_close(traced(x), module(x), rtol=0, atol=0)
+
+
+def test_a_description_says_which_iterations_a_trace_holds(tmp_path: Path) -> None:
+    """TorchScript has no lists of tensors and of lists."""
+    module = _loaded(
+        '(float[n] x) => (int64 k) { s = Size (x) q = SequenceConstruct (x) ["steps"] t = Loop (s, , q) <'
+        " body = b (int64 i, bool c, seq(float[o]) a) => (bool d, seq(float[o]) e) {"
+        " d = Identity (c) e = SequenceInsert (a, x) }> k = SequenceLength (t) }"
+    )
+    told = onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(3)])
+    assert "of node 'steps' (Loop) it holds as many iterations as the example has" in told
+
+
 @pytest.mark.parametrize("modulus", [3, 2])  # the other generated sizes are even, as the example's
 def test_a_file_that_is_wrong_at_other_sizes_takes_none(modulus: int, tmp_path: Path) -> None:
     """Of a Loop it holds as many iterations as the example has, which is another number at other sizes."""

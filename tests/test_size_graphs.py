@@ -14,6 +14,7 @@ from onnx import NodeProto, TensorProto, helper, shape_inference
 
 from onnx2nn.errors import Onnx2nnError
 from tests.size_graphs import (
+    IMPORTERS,
     NOT_LOADED,
     REFUSED,
     WRONG,
@@ -22,7 +23,6 @@ from tests.size_graphs import (
     SizeGraph,
     Tally,
     build,
-    import_and_export,
     import_to_torch,
     names_its_reason,
     oracle,
@@ -37,11 +37,11 @@ PARTS, IN_A_PART = 8, 2500
 MOST_REFUSED = 0.01
 """Of the points at which ONNX Runtime answers."""
 
-FAST_EXPORTS, EXPORTS_IN_A_PART = 8, 150
-"""Graphs that are written again, each of which torch.onnx.export takes seconds for."""
+WRITTEN = {".onnx": (8, 150), ".pt2": (8, 150), ".torchscript": (30, 600)}
+"""What graphs are written as → how many in the fast tier, and in a part of the held one."""
 
 MOST_UNWRITTEN = 0.4
-"""Of the points: torch.export refuses sizes that data decide where it would have to choose by them."""
+"""Of the points: torch refuses sizes that data decide where it would have to choose by them."""
 
 SETTINGS = settings(
     database=None,
@@ -87,8 +87,8 @@ def test_many_graphs(part: int, request: pytest.FixtureRequest) -> None:
     check_some(settings(SETTINGS, max_examples=IN_A_PART), chosen)
 
 
-def _check_exports(rules: settings, chosen: int | None = None) -> None:
-    check_some(rules, chosen, import_and_export, _is_refusal, MOST_UNWRITTEN)
+def _check_written(ending: str, rules: settings, chosen: int | None = None) -> None:
+    check_some(rules, chosen, IMPORTERS[ending], _is_refusal, MOST_UNWRITTEN)
 
 
 def _is_refusal(graph: SizeGraph, outcome: Outcome) -> bool:
@@ -96,18 +96,20 @@ def _is_refusal(graph: SizeGraph, outcome: Outcome) -> bool:
     return outcome.kind == REFUSED or isinstance(outcome.detail, Onnx2nnError)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's exporter warns of most models
+@pytest.mark.filterwarnings("ignore")  # torch's exporters warn of most models
 @pytest.mark.pinned("onnxruntime", "torch")
-def test_some_graphs_are_written_again() -> None:
-    _check_exports(settings(SETTINGS, max_examples=FAST_EXPORTS, derandomize=True))
+@pytest.mark.parametrize("ending", WRITTEN)
+def test_some_graphs_are_written_again(ending: str) -> None:
+    _check_written(ending, settings(SETTINGS, max_examples=WRITTEN[ending][0], derandomize=True))
 
 
 @pytest.mark.held
-@pytest.mark.filterwarnings("ignore")  # torch's exporter warns of most models
+@pytest.mark.filterwarnings("ignore")  # torch's exporters warn of most models
 @pytest.mark.parametrize("part", range(PARTS))
-def test_many_graphs_are_written_again(part: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("ending", WRITTEN)
+def test_many_graphs_are_written_again(ending: str, part: int, request: pytest.FixtureRequest) -> None:
     chosen = request.config.getoption("--seed") * PARTS + part
-    _check_exports(settings(SETTINGS, max_examples=EXPORTS_IN_A_PART), chosen)
+    _check_written(ending, settings(SETTINGS, max_examples=WRITTEN[ending][1]), chosen)
 
 
 def _operator(node: NodeProto, name: str) -> list[NodeProto]:

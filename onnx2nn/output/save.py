@@ -264,7 +264,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
     import torch
 
     from onnx2nn.output.other_values import NO_ELEMENTS, NOTHING, other_values
-    from onnx2nn.output.scripted_branches import trace
+    from onnx2nn.output.scripted_programs import trace
 
     if counted := _counted_by_runs(module):
         raise VerificationError(
@@ -272,7 +272,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
             ".pt2 or source."
         )
     try:
-        traced = trace(module, tensors)
+        traced, repeated = trace(module, tensors)
     except Exception as error:  # torch.jit raises errors of many classes
         reason = other_values(module, tensors, [NOTHING, NO_ELEMENTS])
         if isinstance(error, VerificationError) and not reason:
@@ -281,7 +281,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
     check_same(module, traced, tensors, "exported program")
     with enduring(path) as file:
         torch.jit.save(traced, file)
-    lost = unchecked(module) + one_sided(module) + held_parts(module)
+    lost = unchecked(module) + one_sided(module, repeated=set(map(module.get_submodule, repeated))) + held_parts(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
@@ -342,12 +342,15 @@ def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | Non
     return f"; it does not check {', '.join(lost)}" if lost else ""
 
 
-def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ()) -> str:
+def one_sided(
+    module: torch.nn.Module, single: Collection[torch.nn.Module] = (), repeated: Collection[torch.nn.Module] = ()
+) -> str:
     """Returns what a format holds for the example's sizes only, as the end of a description.
 
     Args:
         module: the module; `""` is returned for one of which nothing is lost.
-        single: the Ifs of which the format holds one branch. Of a Loop or Scan it holds the example's iterations.
+        single: the Ifs of which the format holds one branch.
+        repeated: the Loops and Scans of which it holds all iterations. Of the others it holds the example's.
     """
     from torch import fx
 
@@ -361,7 +364,7 @@ def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ())
             _, operator, name = node.meta.get("onnx", ("", type(called).__name__, str(node)))
             if called in single:
                 branches[f"{name!r} ({operator})"] = None
-            elif (
+            elif called not in repeated and (
                 (isinstance(called, Loop) and any(isinstance(value, fx.Node) for value in node.args[:2]))
                 or (isinstance(called, Scan) and called.length is None)
                 or isinstance(called, BatchedScan)
@@ -374,25 +377,22 @@ def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ())
 
 def endless(module: torch.nn.Module) -> str:
     """Returns why torch.export finds no end of a Loop: data decide it; `""` where there is no such Loop."""
-    from torch import fx
-
     from onnx2nn.control_flow import Loop
+    from onnx2nn.output.scripted_programs import chooses_its_end
 
     names: dict[str, None] = {}
     for part in _programs(module):
         for node in part.graph.nodes:
             called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
-            if isinstance(called, Loop) and isinstance(called.body, fx.GraphModule):
-                results: Any = called.body.graph.output_node().args[0]
-                if isinstance(results[0], fx.Node) and results[0].op != "placeholder":
-                    _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
-                    names[f"{name!r} ({operator})"] = None
+            if isinstance(called, Loop) and chooses_its_end(called):
+                _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
+                names[f"{name!r} ({operator})"] = None
     return _repeated_by_data(names) if names else ""
 
 
 def _repeated_by_data(names: Iterable[str]) -> str:
     text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
-    return f"{text}. Save .pth or source, or a .torchscript of the example's number."
+    return f"{text}. Save .pth, source or .torchscript."
 
 
 _EXECUTED = re.compile(r"While executing %(\w+)")
