@@ -216,6 +216,16 @@ FOUND = {
         " d = Identity (c) e = Concat <axis = 0> (a, x) }> }",
         [[_ramp(3)], [_ramp(6)]],
     ),
+    **{
+        f"a quotient of sizes, {way}": (
+            way,
+            "(float[1,2,n] x) => (float[1,k,2,5] y) <int64[1] one = {1}, int64[4] sizes = {1, 1, 2, 5}> {"
+            ' u = Unsqueeze (x, one) y = Resize <coordinate_transformation_mode = "asymmetric", mode = "nearest",'
+            ' nearest_mode = "floor"> (u, , , sizes) }',
+            [[_ramp(1, 2, 7)], [_ramp(1, 2, 1000)]],
+        )
+        for way in ("script", "older_exporter")
+    },
     "weights in containers": (
         "script",
         '(float[n] x) => (float[n] y, float[2] "a.b") <float[2] "a.b" = {1, 2}> { y = Neg (x) }',

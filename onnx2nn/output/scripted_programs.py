@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from onnx2nn.control_flow import If, Loop, Scan
 from onnx2nn.errors import VerificationError, first_line
+from onnx2nn.fx.exporting.traced_numbers import keep_double
 from onnx2nn.output.other_values import NO_ELEMENTS, NOTHING, TEXTS, may_have_texts, other_values
 
 
@@ -201,6 +202,9 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.jit.ScriptM
         raise VerificationError(f"torch.jit.trace cannot trace the module: {texts}. Save .pth.")
     memo = {id(value): value for value in (*module.parameters(), *module.buffers())}
     copied = copy.deepcopy(module, memo)  # the modules of control flow are replaced in the copy
+    for part in copied.modules():
+        if isinstance(part, fx.GraphModule) and keep_double(part.graph):
+            part.recompile()
     scripted: nn.Module
     repeated: set[str] = set()
     held: set[str] = set()

@@ -22,6 +22,7 @@ from onnx2nn.fx.exporting.recurrent_operators import (
     replace_function,
     replace_layer,
 )
+from onnx2nn.fx.exporting.traced_numbers import keep_double
 from onnx2nn.fx.modules.deferred import DeferredModule
 from onnx2nn.layers import FakeQuantize
 
@@ -47,7 +48,9 @@ def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     copied = _NamedGraph()
     copied.output(copied.graph_copy(graph, {}))
     older = torch.jit.is_tracing()  # the older exporter writes recurrent layers itself, and ONNX's operators not
-    if not older:
+    if older:
+        keep_double(copied)
+    else:
         replace_steps(copied)
     for node in copied.nodes:
         if node.target in RECURRENT_FUNCTIONS and not older:
