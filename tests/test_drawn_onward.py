@@ -226,6 +226,21 @@ FOUND = {
         )
         for way in ("script", "older_exporter")
     },
+    "a part of a constant without elements": (
+        "script",
+        "(float[n] x) => (float[k, 1] s, float[n] y) <int64[2] none = {0, 2}, int64[1] one = {1}, int64[1] two = {2}> {"
+        " c = ConstantOfShape (none) s = Slice (c, one, two, one) y = Neg (x) }",
+        [[_ramp(3)], [_ramp(5)]],
+    ),
+    "votes that are always there": (
+        "script",
+        "(float[n,1] x) => (float[n,3] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 3,"
+        " base_values = [1.0, 2.0, 4.0], nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2],"
+        ' nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_featureids = [0, 0, 0], nodes_values = [5.0, 0.0, 0.0],'
+        " nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0, 0, 0],"
+        " target_nodeids = [1, 1, 2, 2], target_ids = [0, 1, 0, 2], target_weights = [1.0, 2.0, 3.0, 5.0]> (x) }",
+        [[_ramp(3, 1)], [_ramp(7, 1)]],
+    ),
     "weights in containers": (
         "script",
         '(float[n] x) => (float[n] y, float[2] "a.b") <float[2] "a.b" = {1, 2}> { y = Neg (x) }',

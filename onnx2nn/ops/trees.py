@@ -216,13 +216,18 @@ def _voted(F: Any, forest: Forest, at: Any) -> list[Any]:
     return voted
 
 
+def _counts(F: Any, scores: Any, voted: list[Any]) -> list[Any]:
+    """Returns each of `_voted` as 0 or 1 of the scores' type, `(N,)`."""
+    return [F.zeros_like(scores[:, 0]) + (int(flag) if isinstance(flag, bool) else flag) for flag in voted]
+
+
 def _with_base(F: Any, forest: Forest, at: Any, scores: Any, base: np.ndarray[Any, Any]) -> Any:
     """Returns the scores `(N, targets)` plus base values; a target without votes stays 0, as in ONNX Runtime."""
     if not base.size:
         return scores
     voted = _voted(F, forest, at)
     if any(not isinstance(flag, bool) for flag in voted):
-        flags = F.stack([F.zeros_like(scores[:, 0]) + flag for flag in voted], 1)
+        flags = F.stack(_counts(F, scores, voted), 1)
         return scores + flags * F.from_numpy(base)
     return scores + F.from_numpy(base * np.asarray(voted, base.dtype))
 
@@ -393,7 +398,7 @@ def _decide(
         scores = sums + F.from_numpy(base) if base.size else sums
         counted = scores
         if not base.size and not all(flag is True for flag in voted):
-            present = [F.zeros_like(sums[:, 0]) + flag > 0 for flag in voted]
+            present = [count > 0 for count in _counts(F, sums, voted)]
             counted = F.where(F.stack(present, 1), scores, -float("inf"))
         return F.argmax(counted, 1), post_transform_of(F, scores, transform)
     if forest.targets == 1:

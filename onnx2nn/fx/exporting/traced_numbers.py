@@ -30,13 +30,15 @@ def keep_double(graph: fx.Graph) -> bool:
     found = numbers(graph)
     floats: set[fx.Node] = set()
     for node in graph.nodes:
-        is_float = node.target is operator.truediv or any(isinstance(arg, float) or arg in floats for arg in node.args)
-        if node in found and is_float and node.target in _FLOATING:
-            node.target = _in_double(node.target)
-            floats.add(node)
-        elif floats.intersection(node.all_input_nodes) and node not in found and node.op == "call_function":
+        given = floats.intersection(node.all_input_nodes)
+        if node in found:
+            is_float = given or node.target is operator.truediv or any(isinstance(arg, float) for arg in node.args)
+            if is_float and node.target in _FLOATING:
+                node.target = _in_double(node.target)
+                floats.add(node)
+        elif given and node.op == "call_function":
             node.target = _beside_numbers(node.target)
-        elif floats.intersection(node.all_input_nodes) and node not in found and node.op == "call_method":
+        elif given and node.op == "call_method":
             node.op, node.target = "call_function", _beside_numbers(getattr(torch.Tensor, node.target))
     return bool(floats)
 
