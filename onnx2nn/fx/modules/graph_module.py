@@ -13,6 +13,7 @@ from onnx2nn.errors import ModuleInputError
 from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.blocks.program import Program
 from onnx2nn.fx.constants import identity_of, memory_of
+from onnx2nn.fx.exporting.export_calls import ask_inputs
 from onnx2nn.fx.modules.failed_nodes import named
 from onnx2nn.fx.modules.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.fx.values.failed_sizes import failed_sizes
@@ -87,6 +88,18 @@ class ImportedModule(SharedProgram):
         if kept or after != before:
             follow(self, before, after, kept)
         return self
+
+    def generate(self) -> None:
+        """Generates the program, if it is deferred, for torch.export to take inputs by name."""
+        super().generate()
+        ask_inputs(type(self))
+
+    def recompile(self) -> Any:
+        """Generates the program again, likewise."""
+        code = super().recompile()
+        if code is not None:
+            ask_inputs(type(self))
+        return code
 
     @classmethod
     def program_of(cls, graph: fx.Graph) -> Program:
