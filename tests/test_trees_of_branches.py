@@ -74,6 +74,24 @@ def test_copies_have_the_classes_of_branches_and_bodies(text: str) -> None:
         assert [(name, type(inner).__name__) for name, inner in other.named_modules()] == classes
 
 
+def test_copies_have_the_keys_of_bodies() -> None:
+    """Torch's own copy of a GraphModule makes all buffers persistent; this one had a key that no author has."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+        graph (float[n, 2] x, int64 count) => (float[n, 2] y) <float[2, 2] "lin.weight" = {1, 2, 3, 4}, bool go = {1}> {
+            z = MatMul (x, "lin.weight")
+            y = Loop (count, go, z) <body = step (int64 i, bool going, float[n, 2] h) => (bool more, float[n, 2] next) {
+                more = Identity (going)
+                table = Constant <value = float[2] {3, 4}> ()
+                next = Add (h, table)
+            }>
+        }
+    """)
+    module = onnx2nn.load(model)
+    for copied in (module, copy.deepcopy(module), copy.deepcopy(copy.deepcopy(module))):
+        assert copied.state_dict().keys() == {"lin.weight"}
+
+
 def test_the_blocks_of_the_branch_that_runs_are_called() -> None:
     model = _model(CHOICE)
     module, x = onnx2nn.load(model), torch.randn(3, 4)

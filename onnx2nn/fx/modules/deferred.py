@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.modules.module_tree import is_persistent
 from onnx2nn.fx.modules.owned_graph import owned
 from onnx2nn.fx.modules.pickled_source import pickled_source
 from onnx2nn.fx.modules.readable_code import readable
@@ -166,8 +167,12 @@ class DeferredModule(fx.GraphModule):
         super().compile(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
-        """Returns a copy, whose class is its own, with the same name."""
+        """Returns a copy, whose class is its own, with the same name; torch's own makes all buffers persistent."""
         result = super().__deepcopy__(memo)
+        for key, buffer in [*result.named_buffers(remove_duplicate=False)]:
+            path, _, name = key.rpartition(".")
+            if not is_persistent(self.get_submodule(path), name):
+                result.get_submodule(path).register_buffer(name, buffer, persistent=False)
         type(result).__name__ = type(self).__name__
         return result
 
