@@ -456,6 +456,29 @@ def test_normalisations_at_fixed_sizes(exporter: str) -> None:
     check_against_onnxruntime(proto.SerializeToString(), module, inputs)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "shapes"), [("1, 4, 5", [(1, 4, 5)]), ("1, 4, 10", [(1, 4, 10), (2, 4, 5), (5, 4, 2)])]
+)
+def test_a_group_normalisation_with_the_sizes_of_the_example(sizes: str, shapes: list[tuple[int, ...]]) -> None:
+    """The exporter says open sizes of the input and wrote those of its example (Demucs); such files were refused."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 4, h] x) => (float[1, 4, m] y) <
+            int64[3] split = {{0, 2, -1}}, int64[3] sizes = {{{sizes}}},
+            float[2] ones = {{1, 1}}, float[2] zeros = {{0, 0}},
+            float[4, 1] weight = {{1, 2, 3, 4}}, float[4, 1] bias = {{4, 2, 3, 1}}
+        > {{
+            parts = Reshape(x, split)
+            normalised = InstanceNormalization(parts, ones, zeros)
+            joined = Reshape(normalised, sizes)
+            scaled = Mul(joined, weight)
+            y = Add(scaled, bias)
+        }}""")
+    module = onnx2nn.load(model)
+    for shape in shapes:
+        check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(shape),))
+
+
 def test_a_normalisation_whose_sizes_are_computed() -> None:
     """The file says the channels of `x` alone, and computes the sizes of the expanded norm from another value."""
     model = onnx.parser.parse_model("""

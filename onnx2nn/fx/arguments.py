@@ -48,7 +48,12 @@ class Arguments:
         result = body_arguments(row, inputs, self.tensor, lambda name, value: self._sizes(row, name, value))
         if (row.static or row.numbers) and is_traced([value for value in result if not isinstance(value, Tensor)]):
             # A method of a real tensor takes no symbolic number: the constants become values of the traced program.
-            return [self._tracer.attribute(v) if isinstance(v, torch.Tensor) else v for v in result]
+            names = map(row.input_name, range(len(result)))
+            pairs = [
+                (v, isinstance(v, torch.Tensor) and name not in row.weights)
+                for name, v in zip(names, result, strict=True)
+            ]
+            return [self._tracer.attribute(v) if real else v for v, real in pairs]
         return result
 
     def _sizes(self, row: Row, name: str, value: Any) -> list[Any]:

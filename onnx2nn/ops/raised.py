@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from onnx2nn.ops.shape import broadcast, demand, expand, fixed, reshape, split
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
@@ -36,25 +35,22 @@ def rms_norm(F: Any, X: Any, *, dims: int, epsilon: float) -> Any:
     return F.nn.functional.rms_norm(X, X.shape[-dims:], eps=epsilon)
 
 
-@op("GroupNorm", 1, domain=OWN, static=["split", "sizes"])
-def group_norm(F: Any, X: Any, split: Any, sizes: Any, *, num_groups: int, epsilon: float) -> Any:
-    """X reshaped to `split`, `(N, groups, size)`, normalised, and reshaped to `sizes`.
+@op("GroupNorm", 1, domain=OWN, static=["split", "sizes"], weights=["weight", "bias"])
+def group_norm(
+    F: Any, X: Any, split: Any, sizes: Any, weight: Any = None, bias: Any = None, *, num_groups: int, epsilon: float
+) -> Any:
+    """X reshaped to `split`, `(N, groups, size)`, normalised, and reshaped to `sizes`; weight and bias: `(C,)`.
 
     This is `F.group_norm` where the reshapes keep the samples and the shape of X, and each group has whole channels.
     """
     if all(map(_holds, _conditions_of_groups(X, split, sizes))):
-        return F.nn.functional.group_norm(X, num_groups, eps=epsilon)
-    return reshape(F, F.nn.functional.instance_norm(reshape(F, X, split), eps=epsilon), sizes)
-
-
-@op("Grouped", 1, domain=OWN, static=["split", "sizes"])
-def grouped(F: Any, X: Any, split: Any, sizes: Any) -> Any:
-    """X, if a normalisation of groups, which reshapes to `split` and then to `sizes`, keeps its samples and shape."""
-    if not all(_conditions_of_groups(X, split, sizes)):
-        raise OperatorError(
-            "its reshapes do not keep the shape of what is normalised. Import it with raise_patterns=False."
-        )
-    return X
+        weights = () if weight is None else (weight, bias)
+        return F.nn.functional.group_norm(X, num_groups, *weights, eps=epsilon)
+    Y = reshape(F, F.nn.functional.instance_norm(reshape(F, X, split), eps=epsilon), sizes)
+    if weight is None:
+        return Y
+    each = (-1, *[1] * (Y.ndim - 2))  # one number for each channel
+    return Y * weight.reshape(each) + bias.reshape(each)
 
 
 @op("InstanceNorm", 1, domain=OWN)

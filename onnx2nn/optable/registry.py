@@ -121,6 +121,7 @@ def op(
     numbers: Sequence[str] = (),
     counts: Sequence[str] = (),
     buffers: Sequence[str] = (),
+    weights: Sequence[str] = (),
     traits: Iterable[Trait] = (),
     choices: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
     **fields: Any,
@@ -128,7 +129,8 @@ def op(
     """Makes the decorated function the row of `operator` from revision `since` on; the other arguments are `Row`'s."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
-        given = {"static": static, "numbers": numbers, "counts": counts, "buffers": buffers, "traits": traits}
+        given: dict[str, Iterable[str]] = {"static": static, "numbers": numbers, "counts": counts}
+        given |= {"buffers": buffers, "weights": weights, "traits": traits}
         sets: dict[str, Any] = {name: frozenset(items) for name, items in given.items()}
         strings = tuple(Choice(name, tuple(values)) for name, values in choices.items())
         TABLE.add(Row(domain, operator, since, body, choices=strings, **sets, **fields))

@@ -147,7 +147,7 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     gone = {*body.without, *body.as_attributes}
     inputs = {
         field: frozenset(body.renamed.get(name, name) for name in getattr(row, field) if name not in gone)
-        for field in ("static", "numbers", "counts", "buffers")
+        for field in ("static", "numbers", "counts", "buffers", "weights")
     }
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     lookups = tuple(

@@ -237,6 +237,8 @@ class Row:
         sized_by: the input that holds the size of the result, or its end.
         typed_by: the input whose dtype the results of `on_shape_values` have; the first one if left out.
         buffers: inputs of which torch has no gradient; constants of the file that are given there are no parameters.
+        weights: inputs that a layer would hold; constants stay what they are beside static inputs that sizes decide, so
+            that the body gives no symbolic number to their methods.
         lookups: inputs of indices, with the tables that they index; examples of such inputs stay inside the tables.
         choices: attributes that are one of a few strings; another one is refused at the import, whatever `call` is.
         float_form: of a quantised operator: the corresponding float operator.
@@ -261,6 +263,7 @@ class Row:
     sized_by: str = ""
     typed_by: str = ""
     buffers: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
     lookups: tuple[Lookup, ...] = ()
     choices: tuple[Choice, ...] = ()
     float_form: FloatForm | None = None

@@ -204,8 +204,7 @@ def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
     if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
         return None
-    weight, bias = flat(match["weight"]), flat(match["bias"])
-    return NewNode("GroupNormalization", (NewNode(f"{OWN}::Grouped", inputs), weight, bias), attributes)
+    return NewNode(f"{OWN}::GroupNorm", (*inputs, flat(match["weight"]), flat(match["bias"])), attributes)
 
 
 def _contradicts(sizes: list[int | None] | None, value: ir.Value) -> bool:
