@@ -1245,6 +1245,40 @@ def test_a_block_reads_the_sizes_of_what_it_takes(exporter: str) -> None:
         check_same(run(module, given), run(original, given), "all")
 
 
+@pytest.mark.parametrize(
+    ("half", "length"),
+    [("Div(less, two)", "Add(even, two)"), ("Div(most, two)", "Add(even, two)"), ("Div(most, two)", "Mul(more, two)")],
+)
+def test_a_block_computes_sizes_of_what_it_takes(half: str, length: str) -> None:
+    """The newer exporter computes `2 * x.size(2)` of the image's height: no tensor there has it as a dimension."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 1, h] x) => (float[n, 1, m] y) <
+            float[2, 1, 1] "down.weight" = {{1, 2}}, float[2, 2, 1] "up.first.weight" = {{1, 2, 3, 4}},
+            float[1, 1, 1] "up.last.weight" = {{3}},
+            int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}
+        > {{
+            n = Shape<end = 1>(x)
+            h = Shape<start = 2>(x)
+            less = Sub(h, one)
+            most = Max(less, zero)
+            half = {half}
+            even = Mul(half, two)
+            more = Add(half, one)
+            length = {length}
+            a = Conv<strides = [2]>(x, "down.weight")
+            ["/up/first/Conv"] b = Conv(a, "up.first.weight")
+            ["/up/Transpose"] c = Transpose<perm = [0, 2, 1]>(b)
+            ["/up/Concat"] shape = Concat<axis = 0>(n, one, length)
+            ["/up/Reshape"] d = Reshape(c, shape)
+            ["/up/last/Conv"] y = Conv(d, "up.last.weight")
+        }}
+    """)
+    module, x = onnx2nn.load(model), torch.randn(3, 1, 9)
+    check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), (x,)), "all")
+    check_same(run(module.up, (module.down(x),)), run(module, (x,)), "the block")
+
+
 class Induced(nn.Module):
     """Compares what it gets with points of its own, which pass a layer first: exporters fold that."""
 

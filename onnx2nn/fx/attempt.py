@@ -88,7 +88,8 @@ class Attempt:
         tracer, own = self._builder.tracer, None
         if state.plan.blocks == "repeated":
             own = state.author.names if state.author is not None else set()
-        tree = nest(module, _settled(tracer.specs, tracer.guards.facts), tracer.held.nameless, tracer.held.made, own)
+        facts, held = tracer.guards.facts, tracer.held
+        tree = nest(module, _settled(tracer.specs, facts), held.nameless, held.made, own, facts.settled)
         _add_inner(tree, module, trees)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import operator
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from torch import fx
@@ -21,6 +22,7 @@ from onnx2nn.fx.blocks.scopes import (
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, common
 from onnx2nn.sizes.expression import Size
+from onnx2nn.sizes.linear import linear, slope
 
 
 def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
@@ -46,6 +48,7 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
         _read_devices_near_their_use(program)
         _read_sizes_near_their_use(program)
         _read_computed_sizes(program)
+        _compute_sizes_of_dimensions(program)
     _move_out(program)
 
 
@@ -119,7 +122,7 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
     dimensions = {node: size for node in sizes if (size := dimension_of(program, node)) is not None}
     wanted = {(scope[user], size) for node, size in dimensions.items() for user in node.users}
-    equal, fed = _equal_dimensions(program, wanted), _fed(program)
+    equal, fed = _equal_dimensions(program, wanted, _itself), _fed(program)
     reads: dict[_Reading, fx.Node] = {}
     for node in sizes:
         tensor = node.args[0]
@@ -157,7 +160,8 @@ def _read_computed_sizes(program: Scoped) -> None:
     if not computed:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    equal = _equal_dimensions(program, {(scope[user], sizes[node]) for node in computed for user in node.users})
+    wanted = {(scope[user], sizes[node]) for node in computed for user in node.users}
+    equal = _equal_dimensions(program, wanted, program.settled)
     reads: dict[_Reading, fx.Node] = {(scope[node], *node.args): node for node in sizes if is_size(node)}
     for node in computed:
         for user in list(node.users):
@@ -166,10 +170,68 @@ def _read_computed_sizes(program: Scoped) -> None:
             if found is None or user.target in ASSERTIONS:
                 continue
             _read_instead(program, reads, user, node, found)
+    _erase_unused(program, known)
+
+
+def _compute_sizes_of_dimensions(program: Scoped) -> None:
+    """Computes a number of a dimension of a tensor in its region, instead of sizes outside.
+
+    The newer exporter computes `2 * x.size(2)` of what a block takes of the image's height, `(h - 1) // 2 * 2 + 2`.
+    """
+    known = numbers(program.graph)
+    sizes = size_expressions(program, known)
+    computed = [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
+    if not computed:
+        return
+    scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
+    wanted = {(scope[user], slope(sizes[node])) for node in computed for user in node.users}
+    related = _equal_dimensions(program, wanted, lambda size: slope(program.settled(size)))
+    made: dict[_Reading, list[fx.Node]] = {}
+    for node in reversed(computed):  # what only a replaced number needs is unused then
+        for user in list(node.users):
+            places = related.get((scope[user], slope(sizes[node])), ())
+            found = next((place for place in places if position[place[0]] < position[user]), None)
+            if found is None or user.target in ASSERTIONS:
+                continue
+            key = (scope[user], *found, sizes[node])
+            if key not in made:
+                made[key] = _computed_of(program, node, sizes[node], found)
+                scope.update(dict.fromkeys(made[key], scope[user]))
+            for step in made[key]:
+                if not step < user:
+                    user.prepend(step)
+            user.replace_input_with(node, made[key][-1])
+        if not node.users:
+            program.graph.erase_node(node)
+            del scope[node]
+    _erase_unused(program, known)
+
+
+def _computed_of(program: Scoped, node: fx.Node, size: Size, place: tuple[fx.Node, int]) -> list[fx.Node]:
+    """Returns calls that compute `size`, in place of `node`, of a dimension of a tensor; the last one gives it."""
+    graph = program.graph
+    steps = [graph.create_node("call_method", "size", place)]
+    dimension = dimension_of(program, steps[0])
+    assert dimension is not None, "its slope is that of the size"
+    factor, summand, divisor = linear(size, program.settled(dimension))
+    for function, number, idle in (
+        (operator.mul, factor, 1),
+        (operator.add, summand, 0),
+        (operator.floordiv, divisor, 1),
+    ):
+        if number != idle:
+            steps.append(graph.create_node("call_function", function, (steps[-1], number)))
+    for step in steps:
+        step.meta.update(node.meta)
+    return steps
+
+
+def _erase_unused(program: Scoped, known: Set[fx.Node]) -> None:
+    """Erases numbers that nothing uses any more."""
     for node in reversed(list(program.graph.nodes)):
         if node in known and not node.users:
             program.graph.erase_node(node)
-            del scope[node]
+            del program.scope[node]
 
 
 def _reads_outside(program: Scoped, node: fx.Node, known: Set[fx.Node]) -> bool:
@@ -196,12 +258,15 @@ def _fed(program: Scoped) -> set[Path]:
 
 
 def _equal_dimensions(
-    program: Scoped, wanted: Set[tuple[Path, Size]]
-) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
-    """Returns the tensors that are used in a region and have a size, for some of both, and where they have it."""
-    found: dict[tuple[Path, Size], dict[tuple[fx.Node, int], None]] = {key: {} for key in wanted}
+    program: Scoped, wanted: Set[tuple[Path, Any]], of: Callable[[Size], Any]
+) -> dict[tuple[Path, Any], list[tuple[fx.Node, int]]]:
+    """Returns the tensors that are used in a region and have a size, for some of both, and where they have it.
+
+    Sizes with the same `of` are equal here.
+    """
+    found: dict[tuple[Path, Any], dict[tuple[fx.Node, int], None]] = {key: {} for key in wanted}
     regions, sizes = ({key[item] for key in wanted} for item in (0, 1))
-    dimensions: dict[fx.Node, list[tuple[int, Size]]] = {}
+    dimensions: dict[fx.Node, list[tuple[int, Any]]] = {}
     for node in program.graph.nodes:
         region = program.scope[node]
         if region not in regions or not node.op.startswith("call_") or is_size(node):
@@ -211,12 +276,16 @@ def _equal_dimensions(
                 spec = program.specs.get(tensor)
                 shape = () if spec is None else spec.shape or ()
                 dimensions[tensor] = [
-                    (axis, size) for axis, size in enumerate(shape) if isinstance(size, Size) and size in sizes
+                    (axis, of(size)) for axis, size in enumerate(shape) if isinstance(size, Size) and of(size) in sizes
                 ]
             for axis, size in dimensions[tensor]:
                 if (region, size) in found:
                     found[region, size][tensor, axis] = None
     return {key: [*places] for key, places in found.items()}
+
+
+def _itself(size: Size) -> Size:
+    return size
 
 
 def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:

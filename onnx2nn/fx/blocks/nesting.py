@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Container, Mapping, Set
+from collections.abc import Callable, Container, Mapping, Set
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.plan import DICTIONARY
 from onnx2nn.importing.regions import REENTERED, Path, around_of
+from onnx2nn.sizes.expression import Number
 
 
 @timed("nesting")
@@ -53,6 +54,7 @@ def nest(
     nameless: Set[str] = frozenset(),
     made: Set[str] = frozenset(),
     own: Set[str] | None = None,
+    settled: Callable[[Number], Number] = lambda size: size,
 ) -> dict[str, Any]:
     """Makes the containers of an imported module run: each gets the calls that belong to it, and its parent calls it.
 
@@ -65,6 +67,7 @@ def nest(
         nameless: the paths of layers and weights that the file does not name; they move to where they are used.
         made: the paths of constants that the exporter made of the author's code.
         own: the author's keys, where equal parts of what the file does not name become blocks too.
+        settled: gives a size without what the program's conditions rule out.
 
     Returns:
         Which containers run (`blocks`, the class by path), why others do not (`flat`, the reason by path), the number
@@ -72,7 +75,10 @@ def nest(
         do not see, they are in `entered`, by path. With `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    program, notes = Scoped(module, module.graph, specs, nameless=nameless, made=made), dict[str, Any]()
+    program, notes = (
+        Scoped(module, module.graph, specs, nameless=nameless, made=made, settled=settled),
+        dict[str, Any](),
+    )
     complete_scopes(program)
     declared = declared_scopes(program)
     of_torch = scopes_of_torch(program, declared)

@@ -9,7 +9,7 @@ import keyword
 import operator
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,8 @@ from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes
 from onnx2nn.importing.regions import Path, around_of
-from onnx2nn.sizes.expression import Size
+from onnx2nn.sizes.expression import Number, Size
+from onnx2nn.sizes.selection import maximum, minimum
 
 Modules = tuple[Path, ...]
 """The modules around a call, the outermost first."""
@@ -45,6 +46,7 @@ class Scoped:
         noted: the paths of the modules that an exporter notes, see `complete_scopes`.
         called: the paths of the modules that the file says are called; a list of modules is not.
         numbered: the paths of the modules that hold others under numbers, which are no names of attributes.
+        settled: gives a size without what the program's conditions rule out.
     """
 
     root: nn.Module
@@ -59,6 +61,7 @@ class Scoped:
     noted: Set[Path] = frozenset()
     called: Set[Path] = frozenset()
     numbered: set[Path] = field(default_factory=set)
+    settled: Callable[[Number], Number] = lambda size: size
 
     @functools.cached_property
     def calls(self) -> dict[Modules, list[fx.Node]]:
@@ -398,22 +401,26 @@ def dimension_of(program: Scoped, node: fx.Node) -> Size | None:
 
 def size_expressions(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
     """Returns the size expressions of some numbers of a program, where they are known and no plain numbers."""
-    found: dict[fx.Node, Size] = {}
+    found: dict[fx.Node, Number] = {}
     for node in program.graph.nodes:
         if is_size(node):
-            size = dimension_of(program, node)
-        elif node in known and node.target in _ARITHMETIC and found.keys() >= set(node.all_input_nodes):
+            dimension = dimension_of(program, node)
+            size = None if dimension is None else program.settled(dimension)
+        elif node in known and node.target in _LAWS and found.keys() >= set(node.all_input_nodes):
             numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
-            size = node.target(*numbers_given)
+            size = program.settled(_LAWS[node.target](*numbers_given))
         else:
             continue
-        if isinstance(size, Size):
+        if size is not None:
             found[node] = size
-    return found
+    return {node: size for node, size in found.items() if isinstance(size, Size)}
 
 
-_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg}
-"""Functions that size expressions have."""
+_LAWS: dict[Any, Callable[..., Number]] = {
+    function: function
+    for function in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg)
+} | {functional.onnx2nn__SizeMax: maximum, functional.onnx2nn__SizeMin: minimum}
+"""What functions of numbers compute, as size expressions."""
 
 
 def numbers(graph: fx.Graph) -> set[fx.Node]:
@@ -440,4 +447,9 @@ def _is_arithmetic(target: Any) -> bool:
     return plain or target in _OF_NUMBERS
 
 
-_OF_NUMBERS = (functional.onnx2nn__SizeFloor, functional.onnx2nn__SizeIf)
+_OF_NUMBERS = (
+    functional.onnx2nn__SizeFloor,
+    functional.onnx2nn__SizeIf,
+    functional.onnx2nn__SizeMax,
+    functional.onnx2nn__SizeMin,
+)
