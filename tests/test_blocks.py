@@ -1279,6 +1279,42 @@ def test_a_block_computes_sizes_of_what_it_takes(half: str, length: str) -> None
     check_same(run(module.up, (module.down(x),)), run(module, (x,)), "the block")
 
 
+class Resized(nn.Module):
+    """Normalises, and scales by what a convolution makes of a resized map (SPADE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.scale = nn.InstanceNorm2d(4), nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return self.norm(x) * self.scale(F.interpolate(seen, size=(6, 6)))
+
+
+class Rearranged(nn.Module):
+    """Modules that resize, or give another dimension, one tensor each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.first, self.second = nn.Conv2d(3, 4, 2, 2), Resized(), Resized()
+        self.most, self.mean = nn.AdaptiveMaxPool1d(1), nn.AdaptiveAvgPool1d(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        rows = (self.first(y, x) + self.second(y + 1, x)).flatten(2)
+        return torch.cat((self.most(rows), self.mean(rows)), 1)
+
+
+def test_modules_rearrange_a_tensor_that_others_rearrange_too() -> None:
+    """The newer exporter writes equal calls once, in the first module: others took its result as an argument."""
+    original, x = seeded(Rearranged), torch.randn(2, 3, 12, 12)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("rearranged", original, (x,), (x.repeat(2, 1, 1, 1),)))
+    given = {name: (original.conv(x), x) for name in ("first", "second")}
+    given |= {"second.scale": (x,), "most": (x[:, 0],), "mean": (x[:, 0],)}
+    for name, inputs in given.items():
+        check_same(run(module.get_submodule(name), inputs), run(original.get_submodule(name), inputs), name)
+    check_same(run(module, (x,)), run(original, (x,)), "all")
+
+
 class Induced(nn.Module):
     """Compares what it gets with points of its own, which pass a layer first: exporters fold that."""
 

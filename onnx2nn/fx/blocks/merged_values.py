@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Set
 
 from torch import fx, nn
+from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import activated
 from onnx2nn.fx.blocks.repeats import module_path
@@ -50,14 +51,15 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
 
     Args:
         program: its graph gets copies of the call.
-        node: a call; only those of modules without state and of activations are copied.
+        node: a call; those of modules without state and of activations are copied, and what rearranges a tensor.
     """
     home = program.scope[node]
     others = [user for user in node.users if program.scope[user][: len(home)] != home]
     if not others:
         return
     module = _stateless(program, node) if node.op == "call_module" else None
-    if module is None and activated(node) is None:
+    rearranges = node.target in _REARRANGING and len(node.all_input_nodes) == 1
+    if module is None and not rearranges and activated(node) is None:
         return
     name = path_of(node.target)[-1] if module is not None else ""
     twins, lacking = dict[Path, list[fx.Node]](), dict[Path, list[fx.Node]]()
@@ -68,14 +70,14 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
         within = {value for value in (*node.users, *node.all_input_nodes) if program.scope[value][: shared + 1] == own}
         if within.isdisjoint(node.users) or not within.isdisjoint(node.all_input_nodes):
             continue
-        if noted and not _names_another(user, _noted_name(node)):
+        if (noted or rearranges) and not _names_another(user, _noted_name(node)):
             continue
         places = (around[:end] for end in range(len(around), shared, -1))
         twin = next((place for place in places if _holds_equal(program, (*place, name), module)), None)
         if twin is not None:
             twins.setdefault(twin, []).append(user)
         else:
-            lacking.setdefault(around, []).append(user)
+            lacking.setdefault(around[: len(home)] if rearranges else around, []).append(user)
     readers = _layers_at(node.users, home)
     for place, users in [*twins.items(), *lacking.items()]:
         if place not in twins:
@@ -90,6 +92,10 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
             copied.target = ".".join((*place, name))
         for user in users:
             user.replace_input_with(node, copied)
+
+
+_REARRANGING = {"unsqueeze", "squeeze", "transpose", "permute", "flatten", F.interpolate}
+"""Calls of one tensor that modules share only where the exporter's notes say that each had its own."""
 
 
 def _stateless(program: Scoped, node: fx.Node) -> nn.Module | None:
