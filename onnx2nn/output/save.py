@@ -407,11 +407,12 @@ def failed_node(module: torch.nn.Module, error: BaseException) -> str:
     from torch import fx
 
     from onnx2nn.control_flow import If, Loop
+    from onnx2nn.fx.modules.failed_nodes import passed
 
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
-    names = {name for cause in causes for name in _EXECUTED.findall(str(cause))}
+    names = {name for cause in causes for name in (*_EXECUTED.findall(str(cause)), *passed(cause))}
     for part in _programs(module):
         for node in part.graph.find_nodes(op="call_module"):
             called = part.get_submodule(str(node.target))

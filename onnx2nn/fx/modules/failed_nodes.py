@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -32,14 +33,24 @@ def named(error: Exception) -> Onnx2nnError | None:
     return failed_calls.named(error, _PROGRAMS)
 
 
+def passed(error: BaseException) -> set[str]:
+    """Returns the names of the nodes of programs that an error came through."""
+    lines = traceback.walk_tb(error.__traceback__)
+    return {node.name for frame, line in lines if (node := _node_at(frame, line)) is not None}
+
+
 def _node(frame: FrameType, line: int) -> tuple[str, str]:
+    node = _node_at(frame, line)
+    _, operator, name = ("", "", "") if node is None else node.meta.get("onnx", ("", "", ""))
+    return operator, name
+
+
+def _node_at(frame: FrameType, line: int) -> fx.Node | None:
     module = frame.f_locals.get("self")
     if not isinstance(module, fx.GraphModule):
-        return "", ""
+        return None
     assigned = _ASSIGNED.match(linecache.getline(frame.f_code.co_filename, line, frame.f_globals))
-    found = (node for node in module.graph.nodes if assigned is not None and node.name == assigned[1])
-    _, operator, name = next((node.meta.get("onnx", ("", "", "")) for node in found), ("", "", ""))
-    return operator, name
+    return next((node for node in module.graph.nodes if assigned is not None and node.name == assigned[1]), None)
 
 
 _PROGRAMS = failed_calls.Programs("<eval_with_key>", _OF_CALLS, _PACKAGES, _node)
