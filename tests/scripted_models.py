@@ -24,6 +24,19 @@ class RepeatedLayer(nn.Module):
         return x
 
 
+class RepeatedProduct(nn.Module):
+    """A product with a parameter of the module's own, as often as the second input says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.linspace(-0.5, 0.5, 16).reshape(4, 4))
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            x = x + torch.tanh(x @ self.mix)
+        return x
+
+
 class DecayingSum(nn.Module):
     """A loop over the rows, whose count is a size of the input."""
 
@@ -128,6 +141,7 @@ SCRIPTED: dict[str, tuple[Callable[[], nn.Module], list[Tensors]]] = {
         RepeatedLayer,
         [(_ramp(2), torch.tensor(3)), (_ramp(3), torch.tensor(0)), (_ramp(1), torch.tensor(9))],
     ),
+    "repeated_product": (RepeatedProduct, [(_ramp(2), torch.tensor(3)), (_ramp(3), torch.tensor(0))]),
     "decaying_sum": (DecayingSum, [(_ramp(3),), (_ramp(1),), (_ramp(6),)]),
     "halved_until_small": (HalvedUntilSmall, [(_ramp(3),), (_ramp(2, 0.1),), (_ramp(5, 99.0),)]),
     "rates": (Rates, [(_ramp(3), torch.tensor(16)), (_ramp(5), torch.tensor(8))]),

@@ -175,6 +175,18 @@ def test_states_of_another_batch_are_refused_by_the_function(operator: str, gate
                 call(batch, states, clip)
 
 
+def test_a_parameter_that_a_body_uses_has_the_authors_key(tmp_path: Path) -> None:
+    """The older exporter writes it into the outermost graph; what a layer in a body holds has the body's path."""
+    author, path = script("repeated_product", tmp_path)
+    module = onnx2nn.load(path)
+    other = {"mix": torch.linspace(0, 1, 16).reshape(4, 4)}
+    for given in (author, module):
+        given.load_state_dict(other)
+    inputs = SCRIPTED["repeated_product"][1][0]
+    with torch.no_grad():
+        check_same(run(module, inputs), run(author, inputs), "with other weights")
+
+
 def test_weights_in_branches_keep_their_keys_when_exported_again(tmp_path: Path) -> None:
     _, path = script("experts", tmp_path)
     module = onnx2nn.load(path)

@@ -102,7 +102,7 @@ class TorchBuilder(Builder):
         The enclosing module then holds the author's weights, because their keys say so.
         """
         author = self.state.author
-        outer = prefix is None and author is not None and author.listed
+        outer = prefix is None and author is not None
         prefix = self.placement.prefix if prefix is None else prefix
         return self.child(prefix=prefix, outer=outer, branch=branch)
 

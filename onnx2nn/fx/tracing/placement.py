@@ -166,7 +166,8 @@ class NamedPlacement:
 
     def holds(self, layer: Layer) -> bool:
         """Returns whether a layer would hold the author's weights unchanged, under their keys."""
-        return self.author is None or self._layers.fits(self.at.node, self._held(layer), outer=self.outer)
+        author = self.author  # without a list of keys, layers stay layers, in the graph's module
+        return author is None or self._layers.fits(self.at.node, self._held(layer), outer=self.outer and author.listed)
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""
