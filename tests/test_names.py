@@ -179,6 +179,39 @@ class OneTable(nn.Module):
         return self.shared(x)
 
 
+class UsedBackwards(nn.Module):
+    """Uses its parameters, layers and blocks in another order than it declares them."""
+
+    def __init__(self, depth: int = 1) -> None:
+        super().__init__()
+        self.after, self.scale, self.act = nn.Linear(4, 4), nn.Parameter(torch.randn(4)), nn.Tanh()
+        self.inner = UsedBackwards(depth - 1) if depth else nn.Linear(4, 4)
+        self.steps = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.before, self.shift = nn.Linear(4, 4), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.steps(self.before(x + self.shift))
+        return self.after(self.act(self.inner(x)) * self.scale)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_parameters_are_in_the_authors_order(exporter: str) -> None:
+    """An optimiser's state goes by position."""
+    original, x = seeded(UsedBackwards), torch.randn(2, 4)
+    module = onnx2nn.load(EXPORTERS[exporter]("used_backwards", original, (x,), (torch.randn(3, 4),)))
+    assert [*dict(module.named_parameters())] == [*dict(original.named_parameters())]
+    assert [*module.state_dict()] == [*original.state_dict()]
+    assert [*copy.deepcopy(module).state_dict()] == [*original.state_dict()]
+    first, second = torch.optim.Adam(module.parameters()), torch.optim.Adam(original.parameters())
+    for net, optimizer in ((module, first), (original, second)):
+        net(x).square().sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(first.state_dict())
+        optimizer.step()
+    for key, value in module.state_dict().items():
+        torch.testing.assert_close(value, original.state_dict()[key])
+
+
 def test_a_weight_of_three_keys() -> None:
     original, inputs = seeded(OneTable), (torch.tensor([[1, 5]]),)
     module = onnx2nn.load(EXPORTERS["dynamo"]("names_one_table", original, inputs, (torch.tensor([[1], [2]]),)))

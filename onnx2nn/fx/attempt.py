@@ -12,7 +12,7 @@ from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.import_state import Known, TorchImport
 from onnx2nn.fx.modules.graph_module import ImportedModule
-from onnx2nn.fx.modules.module_tree import container, has_room
+from onnx2nn.fx.modules.module_tree import arrange, container, has_room
 from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.modules.renamed_inputs import RenameInputs
 from onnx2nn.fx.modules.state_versions import set_versions
@@ -92,6 +92,8 @@ class Attempt:
         tree = nest(module, _settled(tracer.specs, facts), held.nameless, held.made, own, facts.settled)
         _add_inner(tree, module, trees)
         module.share(ImportedModule)
+        if state.author is not None:
+            arrange(module, state.author.declared)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)

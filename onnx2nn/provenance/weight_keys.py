@@ -31,7 +31,8 @@ class WeightKeys:
         noted = exporter_metadata.signature(graph)
         self.called = noted or {}
         self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
-        self.author.names = {name for name in graph.initializers if self.is_key(name)}
+        found = tuple(filter(self.is_key, graph.initializers))
+        self.author.names, self.author.declared = set(found), tuple(self.author.states) or found
         self.absent = set(self.author.states) - self.author.names
         self._call_keys: dict[ir.Node, list[str]] = {}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from onnx2nn.fx.constants import identity_of
 from onnx2nn.fx.trace_errors import TraceError
@@ -97,6 +98,43 @@ def order_children(module: nn.Module, names: Iterable[str]) -> None:
     held = vars(module)["_modules"]
     for name in names:
         held[name] = held.pop(name)
+
+
+def arrange(root: nn.Module, keys: Iterable[str]) -> None:
+    """Puts what modules hold in the order of the author's declarations, as far as `keys` tells it by parameters.
+
+    Modules of torch keep their order: that of a Sequential is the order of its calls. What has no such key keeps its
+    place among the others.
+
+    Args:
+        root: the outermost module.
+        keys: those of the author's state_dict, in its order.
+    """
+    places = {key: place for place, key in enumerate(keys)}
+    known = [(key, places[key]) for key, _ in root.named_parameters(remove_duplicate=False) if key in places]
+    if all(one[1] < other[1] for one, other in itertools.pairwise(known)):
+        return
+    first: dict[str, dict[str, int]] = {}
+    for path, place in known:
+        while path:
+            path, _, name = path.rpartition(".")
+            found = first.setdefault(path, {})
+            found[name] = min(place, found.get(name, place))
+    for path, found in first.items():
+        holder = root.get_submodule(path)
+        if type(holder) is nn.Module or isinstance(holder, fx.GraphModule):
+            for held in (vars(holder)["_parameters"], vars(holder)["_modules"]):
+                _sort(held, found)
+
+
+def _sort(held: dict[str, Any], places: Mapping[str, int]) -> None:
+    """Sorts those items of a dict that have a place; the others keep their positions."""
+    known = [name for name in held if name in places]
+    ordered = sorted(known, key=places.__getitem__)
+    if ordered != known:
+        wanted = iter(ordered)
+        for name in [next(wanted) if name in places else name for name in held]:
+            held[name] = held.pop(name)
 
 
 def paths_around(path: Any) -> Iterator[str]:
