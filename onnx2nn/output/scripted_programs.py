@@ -67,7 +67,7 @@ class _Choice(nn.Module):
         return results
 
 
-class _Scripted(nn.Module):
+class _ScriptedIf(nn.Module):
     """An If in a trace: calls a `_Choice`."""
 
     def __init__(self, choice: nn.Module, several: bool):
@@ -296,7 +296,7 @@ def chooses_its_end(module: Loop) -> bool:
     return isinstance(results[0], fx.Node) and results[0].op != "placeholder"
 
 
-def _scripted(module: If, path: str, values: Sequence[Any]) -> tuple[_Scripted, set[str]]:
+def _scripted(module: If, path: str, values: Sequence[Any]) -> tuple[_ScriptedIf, set[str]]:
     """Returns what replaces an If, and the paths of what it holds all iterations of."""
     _, *captured = _examples(values)
     traced, several, repeated = [], True, set[str]()
@@ -322,7 +322,7 @@ def _scripted(module: If, path: str, values: Sequence[Any]) -> tuple[_Scripted, 
             ) from error
         traced.append(made)
         repeated |= _within(inner, f"{path}.{name}")
-    return _Scripted(torch.jit.script(_Choice(*traced)), several), repeated
+    return _ScriptedIf(torch.jit.script(_Choice(*traced)), several), repeated
 
 
 def _scripted_steps(module: nn.Module, path: str, values: Sequence[Any]) -> tuple[nn.Module, set[str]] | None:
