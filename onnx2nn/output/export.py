@@ -353,7 +353,7 @@ def _traceable(module: Any) -> fx.GraphModule:
 
     from onnx2nn.fx.blocks.flattening import flattened
     from onnx2nn.fx.exporting.exported_program import for_exporter
-    from onnx2nn.fx.modules.module_tree import container
+    from onnx2nn.fx.modules.module_tree import arrange, container
 
     copied = fx.GraphModule(module, for_exporter(module, flattened(module).graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys
@@ -366,6 +366,7 @@ def _traceable(module: Any) -> fx.GraphModule:
         if name in outside:
             holder, last = container(copied, name)
             holder.register_buffer(last, buffer, persistent=False)
+    arrange(copied, dict(module.named_parameters(remove_duplicate=False)))  # the file lists them in this order
     for node in copied.graph.nodes:
         if node.op not in ("placeholder", "get_attr"):  # torch looks these up by name among the notes of its own calls
             notes = {key: node.meta[key] for key in ("onnx", "onnx_outputs", "scopes", "classes") if key in node.meta}
