@@ -154,9 +154,7 @@ def _read_computed_sizes(program: Scoped) -> None:
 
     Behind a convolution of stride 2, `height // 2` of the image is `x.size(2)` of what a block takes.
     """
-    known = numbers(program.graph)
-    sizes = size_expressions(program, known)
-    computed = [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
+    known, sizes, computed = _computed_outside(program)
     if not computed:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
@@ -178,9 +176,7 @@ def _compute_sizes_of_dimensions(program: Scoped) -> None:
 
     The newer exporter computes `2 * x.size(2)` of what a block takes of the image's height, `(h - 1) // 2 * 2 + 2`.
     """
-    known = numbers(program.graph)
-    sizes = size_expressions(program, known)
-    computed = [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
+    known, sizes, computed = _computed_outside(program)
     if not computed:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
@@ -205,6 +201,13 @@ def _compute_sizes_of_dimensions(program: Scoped) -> None:
             program.graph.erase_node(node)
             del scope[node]
     _erase_unused(program, known)
+
+
+def _computed_outside(program: Scoped) -> tuple[set[fx.Node], dict[fx.Node, Size], list[fx.Node]]:
+    """Returns all numbers, the size expressions of some, and those of these that are computed of sizes outside."""
+    known = numbers(program.graph)
+    sizes = size_expressions(program, known)
+    return known, sizes, [node for node in sizes if not is_size(node) and _reads_outside(program, node, known)]
 
 
 def _computed_of(program: Scoped, node: fx.Node, size: Size, place: tuple[fx.Node, int]) -> list[fx.Node]:
@@ -276,7 +279,9 @@ def _equal_dimensions(
                 spec = program.specs.get(tensor)
                 shape = () if spec is None else spec.shape or ()
                 dimensions[tensor] = [
-                    (axis, of(size)) for axis, size in enumerate(shape) if isinstance(size, Size) and of(size) in sizes
+                    (axis, key)
+                    for axis, size in enumerate(shape)
+                    if isinstance(size, Size) and (key := of(size)) in sizes
                 ]
             for axis, size in dimensions[tensor]:
                 if (region, size) in found:
