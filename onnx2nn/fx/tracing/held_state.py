@@ -83,10 +83,10 @@ class HeldState:
             if made:
                 self.made.add(path)
             trained = trainable and tensor.is_floating_point()
-            value = self.parameter(tensor, identity) if trained else tensor
-            if not value.numel() and value.storage_offset():
-                value = torch.empty_like(value)  # TorchScript does not read a view beyond a memory of nothing back
-            self._hold(path, value, persistent)
+            value = tensor
+            if not tensor.numel() and tensor.storage_offset():
+                value = torch.empty_like(tensor)  # TorchScript does not read a view beyond a memory of nothing back
+            self._hold(path, self.parameter(value, identity) if trained else value, persistent)
             self._keep.append(tensor)
             node = self._reads[key] = self._tracer.create("get_attr", path)
         return node
