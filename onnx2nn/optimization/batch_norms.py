@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from onnx2nn.fx.blocks.extended_layers import ExtendedLayer
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -18,6 +19,8 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 def fold_batch_norms(root: nn.Module) -> None:
     """Folds the batch norms of a tree in evaluation mode; they are removed from it, or become `nn.Identity`.
+
+    Of one that its author extended, what is behind it stays.
 
     Law: a batch norm with fixed statistics is a product and a sum for each channel, as is the layer's weight and bias.
     """
@@ -72,6 +75,9 @@ def _fold(link: Link) -> None:
     )
     before.weight = nn.Parameter(_by_output(before, weight.detach()), requires_grad=False)
     before.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    if isinstance(norm, ExtendedLayer):
+        link.part.set_submodule(link.name, norm.behind())
+        return
     if link.node is None:
         setattr(link.part, link.name, nn.Identity())
         return

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 
@@ -15,7 +16,7 @@ _LAYERS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm),
 )
-_FUNCTIONS = (operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul, nn.functional.conv2d)
+_FUNCTIONS = (operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul, F.conv2d, F.batch_norm)
 """Layers and functions whose results are new memory, if they are tensors."""
 
 _FORMS: dict[Any, Any] = {torch.relu: torch.relu_, torch.sigmoid: torch.sigmoid_, torch.tanh: torch.tanh_}

@@ -355,7 +355,8 @@ def _traceable(module: Any) -> fx.GraphModule:
     from onnx2nn.fx.exporting.exported_program import for_exporter
     from onnx2nn.fx.modules.module_tree import arrange, container
 
-    copied = fx.GraphModule(module, for_exporter(module, flattened(module).graph))
+    flat = flattened(module)
+    copied = fx.GraphModule(flat, for_exporter(flat, flat.graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys
         holder, last = container(copied, name)
         if last not in dict(holder.named_parameters(recurse=False, remove_duplicate=False)):

@@ -6,11 +6,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
+from onnx2nn.fx.blocks.extended_layers import ExtendedLayer
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import HOLDERS
@@ -24,8 +25,11 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
     in the form of torch's exporter, `['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d']`.
     """
     blocks = set(module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", ()))  # a pickle has plain GraphModules
-    flat = flat_graph(module, lambda path, _: ".".join(path) in blocks)
+    flat = flat_graph(module, lambda path, _: ".".join(path) in blocks, layers=True)
     result = fx.GraphModule(module, flat.graph, type(module).__name__)
+    for path in flat.layers or ():
+        called = cast(ExtendedLayer, module.get_submodule(path))
+        result.set_submodule(path, called.plain())
     result.meta, result.training = module.meta, module.training
     _note_scopes(module, flat)
     return result
@@ -88,6 +92,7 @@ class Flat:
         running: the paths of the modules that run then, the outermost first.
         placed: the path of each call's container, where it is known: the one in the file for calls of the root.
         callers: the paths of the modules that run while calls are added.
+        layers: the paths of extended layers that are called as plain ones; None: their functions are called.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
@@ -95,20 +100,22 @@ class Flat:
     running: dict[fx.Node, tuple[Path, ...]] = field(default_factory=dict)
     placed: dict[fx.Node, Path | None] = field(default_factory=dict)
     callers: list[Path] = field(default_factory=list)
+    layers: list[str] | None = None
 
     def note(self, node: fx.Node, inside: Path, placed: Path | None) -> None:
         """Notes where a call that was added stands."""
         self.inside[node], self.running[node], self.placed[node] = inside, tuple(self.callers), placed
 
 
-def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool]) -> Flat:
+def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool], layers: bool = False) -> Flat:
     """Returns the calls of `module`, with the calls of inner modules in place of calls of these.
 
     Args:
         module: the module of the program.
         inline: says of the path of a module that is called, and of the module, whether its calls replace it.
+        layers: whether the graph calls the layers that their author extended, and not their functions.
     """
-    flat = Flat()
+    flat = Flat(layers=[] if layers else None)
     flat.graph.output(_inlined(flat, module, (), {}, inline))
     return flat
 
@@ -123,6 +130,7 @@ def _inlined(
 ) -> Any:
     """Copies the calls of `module` to `flat`; returns its output. `repeat` has their notes in a further call."""
     inside_block = isinstance(module, Block)
+    layer = type(module).function() if flat.layers is not None and isinstance(module, ExtendedLayer) else None
     nodes = [*module.graph.nodes]
     if repeat is None:
         repeat = [node.meta for node in nodes]
@@ -131,7 +139,10 @@ def _inlined(
     for node, meta in zip(nodes, repeat, strict=True):
         if node.op == "output":
             return fx.map_arg(node.args[0], known.__getitem__)
-        if node in known:
+        if node in known or (layer is not None and node.op == "get_attr"):
+            continue
+        if layer is not None and node.target is layer:
+            known[node] = _layer_call(flat, prefix, known[node.args[0]], meta)
             continue
         path = (*prefix, *path_of(node.target)) if node.op in ("call_module", "get_attr") else ()
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -148,6 +159,17 @@ def _inlined(
             scope = None if inside_block else declared_scope(node)
             flat.note(copy, prefix, (*prefix, *scope) if scope is not None else prefix or None)
     raise AssertionError("a graph without an output")
+
+
+def _layer_call(flat: Flat, path: Path, given: fx.Node, meta: Mapping[str, Any]) -> fx.Node:
+    """Adds the call of an extended layer as a plain one."""
+    assert flat.layers is not None
+    target = ".".join(path)
+    flat.layers.append(target)
+    call = flat.graph.call_module(target, (given,))
+    call.meta.update(meta)
+    flat.note(call, path, path)
+    return call
 
 
 def _expanded(

@@ -14,6 +14,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import Block, NumberedBlock, class_of
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
+from onnx2nn.fx.blocks.extended_layers import extend_layers
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
@@ -81,6 +82,7 @@ def nest(
     )
     complete_scopes(program)
     declared = declared_scopes(program)
+    extended = extend_layers(program, declared)
     of_torch = scopes_of_torch(program, declared)
     named = program.noted or {*of_torch.values()} | around_of(of_torch.values())  # those that are called
     elsewhere = called_from_elsewhere(program, declared)
@@ -97,9 +99,10 @@ def nest(
     assign(program, declared)
     _name_root(program)
     if program.containers == {()} and _is_numbered(module.graph):
-        return {"blocks": {}, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
+        return {"blocks": extended, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
     partition = divide(program)
     tree = _Nesting(partition, module).run()
+    tree["blocks"] |= extended
     remove_empty(module, added)
     tree["flat"] = {path: why for path, why in tree["flat"].items() if module_at(module, path.split(".")) is not None}
     _name_shared(tree["flat"], elsewhere, callers)
@@ -251,13 +254,10 @@ class _Nesting:
         else:
             block, notes = _Body(self, region).block()
             kind = NumberedBlock if any(name.isdecimal() for name in children_of(holder)) else Block
-            module = class_of(kind, self._class_name(path), block)(holder, notes)
+            name = class_name_of(path, self.program.class_names.get(path, ""))
+            module = class_of(kind, name, block)(holder, notes)
         set_child(around, path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
-
-    def _class_name(self, path: Path) -> str:
-        name = self.program.class_names.get(path, "")
-        return name if is_attribute(name) and not hasattr(nn, name) else class_name_of(path)
 
     def _sequential(self, region: Region, holder: nn.Module) -> nn.Sequential:
         """Returns the `nn.Sequential` of a region; its calls' notes are `onnx_calls`, by the name of the module."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 import re
 
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn import functional
-from onnx2nn.fx.blocks.scopes import is_size
+from onnx2nn.fx.blocks.scopes import is_attribute, is_size
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path
 from onnx2nn.optable.row import Row
@@ -112,8 +112,10 @@ def row_of(node: fx.Node) -> Row | None:
     return row
 
 
-def class_name_of(path: Path) -> str:
-    """Returns a name for the class of the module at a path."""
+def class_name_of(path: Path, noted: str = "") -> str:
+    """Returns a name for the class of the module at a path: what the file notes, where it is none of torch's."""
+    if is_attribute(noted) and not hasattr(nn, noted):
+        return noted
     words = [step for step in path if not step.isdecimal()][-1:] or ["Model"]
     word = words[0].rstrip("0123456789_-")
     above = [step for step in path[:-1] if not step.isdecimal()]

@@ -195,8 +195,8 @@ class DeferredModule(fx.GraphModule):
         graph = self.graph
         values = {name for name, _ in self.named_buffers(remove_duplicate=False)}
         reads = {str(node.target) for node in graph.find_nodes(op="get_attr")}
-        texts = {name for name in reads if isinstance(operator.attrgetter(name)(self), np.ndarray)}
-        return pickled_source(graph, frozenset(values | texts))
+        others = {name for name in reads if isinstance(operator.attrgetter(name)(self), (np.ndarray, bool))}
+        return pickled_source(graph, frozenset(values | others))
 
 
 class _PackageExporter:

@@ -1,9 +1,9 @@
 """The source of a program in pickles: torch runs it with proxies, and makes the graph of what it calls.
 
-torch's own source has three faults there. A value that an attribute reads may be a tensor in place of a proxy, which a
-size that is a proxy cannot index. Texts, which are an array, are no value of a node. And a weight or module `self`, as
-in transformers' BertAttention, gives a node `self`, whose value hides the module in the code that torch then
-generates. Here all are calls of the tracer's `create_proxy`.
+torch's own source has faults there. A value that an attribute reads may be a tensor in place of a proxy, which a size
+that is a proxy cannot index. Texts, which are an array, are no value of a node, and whether the module is in training
+would be a constant. And a weight or module `self`, as in transformers' BertAttention, gives a node `self`, whose value
+hides the module in the code that torch then generates. Here all are calls of the tracer's `create_proxy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def pickled_source(graph: fx.Graph, values: frozenset[str]) -> str:
 
     Args:
         graph: of a `torch.fx.GraphModule`.
-        values: names of buffers and of texts, as its nodes read them.
+        values: names of buffers, of texts and of `training`, as its nodes read them.
 
     Returns:
         A function `forward` for `torch.fx.Tracer.trace`; the graph that it makes is `graph`.

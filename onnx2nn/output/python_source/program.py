@@ -115,7 +115,7 @@ def _foreign(program: Program, node: fx.Node) -> str:
             return f"{kind.__name__} is a module of {kind.__module__}"
     elif node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(program.root)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) and path_of(node.target)[-1] != "training":
             return f"{node.target} holds no tensor"
     return ""
 
