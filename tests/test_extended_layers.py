@@ -97,6 +97,9 @@ def test_called_alone(path: Path, original: nn.Module) -> None:
     assert [*dict(module.first.named_children())] == ["act"] and type(module.first.act) is nn.SiLU
     assert type(module.groups.act) is nn.ReLU and type(module.second.bound) is nn.Tanh
     assert type(module.last) is nn.BatchNorm1d
+    tree = module.meta["onnx2nn"]["tree"]
+    assert [*tree["blocks"]] == ["first", "groups", "second"]
+    assert (tree["calls"], tree["inside"]) == (15, 7)
 
 
 def test_in_training(path: Path, original: nn.Module) -> None:

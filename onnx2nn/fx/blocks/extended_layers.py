@@ -109,6 +109,13 @@ def extend_layers(program: Scoped, declared: dict[fx.Node, Path | None]) -> dict
     return found
 
 
+def calls_made(program: Scoped, node: fx.Node) -> int:
+    """Returns the number of calls of functions and layers that a call is: an extended layer makes several."""
+    layer = program.find(path_of(node.target)) if node.op == "call_module" else None
+    held = type(layer).program if isinstance(layer, ExtendedLayer) else None
+    return 1 if held is None else sum(call.op.startswith("call_") for call in held.calls)
+
+
 def _chain(call: fx.Node, path: Path, declared: Mapping[fx.Node, Path | None]) -> Iterator[fx.Node]:
     """Yields the activations behind a layer's call in the layer's module, each of which alone reads the one before."""
     last = call

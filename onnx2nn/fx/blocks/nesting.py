@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Set
+from collections.abc import Callable, Collection, Container, Mapping, Set
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import Block, NumberedBlock, class_of
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
-from onnx2nn.fx.blocks.extended_layers import extend_layers
+from onnx2nn.fx.blocks.extended_layers import calls_made, extend_layers
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
@@ -99,7 +99,7 @@ def nest(
     assign(program, declared)
     _name_root(program)
     if program.containers == {()} and _is_numbered(module.graph):
-        return {"blocks": extended, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
+        return {"blocks": extended, "flat": {}, **_counts(program, _calls(program)), **notes}
     partition = divide(program)
     tree = _Nesting(partition, module).run()
     tree["blocks"] |= extended
@@ -239,10 +239,8 @@ class _Nesting:
         body = _Body(self, regions[()])
         graph = body.graph(self.program.graph.output_node())
         self.root.graph = graph
-        calls = _calls(self.program)
         outside = [item for item in regions[()].items if isinstance(item, fx.Node) and item.op.startswith("call_")]
-        count = {"calls": len(calls), "inside": len(calls) - len(outside)}
-        return {"blocks": self.blocks, "flat": dict(self.partition.flat), **count}
+        return {"blocks": self.blocks, "flat": dict(self.partition.flat), **_counts(self.program, outside)}
 
     def _replace(self, region: Region) -> None:
         """Puts the module of a region in the place of its container."""
@@ -462,6 +460,13 @@ def _is_numbered(graph: fx.Graph) -> bool:
             return False
         counts[name] += 1
     return True
+
+
+def _counts(program: Scoped, outside: Collection[fx.Node]) -> dict[str, int]:
+    """Returns the number of calls, and of those in blocks; `outside` has the calls that the outermost module makes."""
+    made = {node: calls_made(program, node) for node in _calls(program)}
+    count = sum(made.values())
+    return {"calls": count, "inside": count - sum(made[node] == 1 for node in outside)}
 
 
 def _calls(program: Scoped) -> list[fx.Node]:
