@@ -1315,6 +1315,36 @@ def test_modules_rearrange_a_tensor_that_others_rearrange_too() -> None:
     check_same(run(module, (x,)), run(original, (x,)), "all")
 
 
+def test_a_block_whose_parts_take_a_tensor_reads_its_sizes() -> None:
+    """Only a part of a block may use what the block takes; its own calls need sizes of the part's result."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 1, h] x) => (float[n, 2, m] y) <
+            float[2, 1, 1] "down.weight" = {1, 2}, float[2, 2, 1] "up.first.conv.weight" = {1, 2, 3, 4},
+            int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}
+        > {
+            n = Shape<end = 1>(x)
+            h = Shape<start = 2>(x)
+            less = Sub(h, one)
+            most = Max(less, zero)
+            half = Div(most, two)
+            length = Add(half, one)
+            a = Conv<strides = [2]>(x, "down.weight")
+            ["/up/first/conv/Conv"] i = Conv(a, "up.first.conv.weight")
+            ["/up/first/Relu"] b = Relu(i)
+            ["/up/Mul"] all = Mul(length, two)
+            ["/up/Concat"] flat = Concat<axis = 0>(n, all)
+            ["/up/Reshape"] c = Reshape(b, flat)
+            ["/up/Concat_1"] shape = Concat<axis = 0>(n, two, length)
+            ["/up/Reshape_1"] d = Reshape(c, shape)
+            ["/up/Tanh"] y = Tanh(d)
+        }
+    """)
+    module, x = onnx2nn.load(model), torch.randn(3, 1, 9)
+    check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), (x,)), "all")
+    check_same(run(module.up, (module.down(x),)), run(module, (x,)), "the block")
+
+
 class Induced(nn.Module):
     """Compares what it gets with points of its own, which pass a layer first: exporters fold that."""
 

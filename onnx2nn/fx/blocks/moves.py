@@ -249,14 +249,18 @@ def _reads_outside(program: Scoped, node: fx.Node, known: Set[fx.Node]) -> bool:
 
 
 def _fed(program: Scoped) -> set[Path]:
-    """Returns the regions that take a tensor; another takes one whose sizes or device it reads, in place of these."""
+    """Returns the regions that take a tensor; another takes one whose sizes or device it reads, in place of these.
+
+    What a region inside of one takes from outside both, both take.
+    """
     found: set[Path] = {()}
     plain = plain_values(program.graph)
     for node in program.graph.nodes:
         inside = program.scope[node]
         for used in () if inside in found or is_size(node) else node.all_input_nodes:
-            if used.op != "get_attr" and used not in plain and program.scope[used][: len(inside)] != inside:
-                found.add(inside)
+            if used.op != "get_attr" and used not in plain:
+                shared = len(common((inside, program.scope[used])))
+                found.update(inside[:end] for end in range(shared + 1, len(inside) + 1))
     return found
 
 
