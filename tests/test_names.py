@@ -586,6 +586,38 @@ def test_weights_with_further_dimensions(dynamic: bool) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
+class ViewedVectors(nn.Module):
+    """A normalisation by the response of all channels, and a factor of each, as views of vectors; a matrix as a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias, self.gamma = (nn.Parameter(torch.zeros(4)) for _ in range(3))
+        self.table = nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norm = x.norm(dim=(1, 2), keepdim=True)
+        x = x + self.weight.view(1, 1, 1, -1) * (x * norm / (norm.mean(-1, keepdim=True) + 1e-6))
+        x = (x + self.bias.view(1, 1, 1, -1)).permute(0, 3, 1, 2) * self.gamma.reshape(1, 4, 1, 1)
+        return x.flatten(1, 2) @ x.flatten(1, 2).mT + (self.table.view(1, -1) * x.mean((2, 3))).sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_vectors_that_are_viewed(dynamic: bool) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), ViewedVectors())), (normal(2, 5, 4, 3),)
+    path = export_dynamo(f"names_viewed_{dynamic}", original, inputs, (normal(3, 6, 5, 3),) if dynamic else None)
+    module = onnx2nn.load(path)
+    assert set(module.naming_report().missing) == {"1.table"}  # no note says that it is a matrix
+    theirs = {key: value for key, value in original.state_dict().items() if key != "1.table"}
+    assert {key: value.shape for key, value in module.state_dict().items() if key in theirs} == {
+        key: value.shape for key, value in theirs.items()
+    }
+    with torch.no_grad():
+        for value in theirs.values():
+            value += torch.randn_like(value)
+        module.load_state_dict(theirs, strict=False)
+    check_same(run(module, inputs), run(original, inputs), "with other values")
+
+
 class Masked(nn.Module):
     """Couples the elements where a mask is 1 with the others."""
 

@@ -1,5 +1,7 @@
 """Gives weights their keys into which the exporter inserted dimensions, as `self.weight[:, None, None]` does.
 
+Likewise vectors whose view has further dimensions, as `self.gamma.view(1, -1, 1, 1)`.
+
 Likewise those that are the whole weight under another name, as `self.positions[:, :n]` with all n of its rows.
 """
 
@@ -21,6 +23,9 @@ _UNSQUEEZED = re.compile(r"unsqueeze(_\d+)?")
 _UNCHANGED = re.compile(r"(unsqueeze|alias|clone)(_\d+)?")
 """Names of the results of calls that keep all elements in their order and remove no dimension."""
 
+_VIEW = re.compile(r"view(_\d+)?")
+"""Names of the results of Tensor.view and Tensor.reshape."""
+
 _SIZES = re.compile(r"val_\d+")
 """Names of the exporter's own values; beside results of such calls alone they are axes and sizes."""
 
@@ -28,10 +33,12 @@ _SIZES = re.compile(r"val_\d+")
 def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is a weight with further dimensions of 1 by the weight and an Unsqueeze of it."""
     key, name = only_source(keys, folded), folded.name or ""
-    if key is None or not _UNCHANGED.fullmatch(name):
+    noted = exporter_metadata.folded_from(folded)
+    viewed = _VIEW.fullmatch(name) is not None and all(map(_SIZES.fullmatch, noted - {key}))
+    if key is None or not (viewed or _UNCHANGED.fullmatch(name)):
         return
     array = array_of(folded)
-    places = inserted(array.shape, {name, *exporter_metadata.folded_from(folded)})
+    places = _around_vector(array.shape) if viewed else inserted(array.shape, {name, *noted})
     if places is None:
         return
     if not places or array.ndim - len(places) == 1:
@@ -49,6 +56,15 @@ def only_source(keys: WeightKeys, folded: ir.Value) -> str | None:
         return None
     same = all(_UNCHANGED.fullmatch(name) or _SIZES.fullmatch(name) for name in noted - found)
     return next(iter(found)) if same else None
+
+
+def _around_vector(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Returns the dimensions of 1 of what is seen as the view of a vector: several, and a single other one.
+
+    No note has the shape that was viewed. A view with fewer may be one of a matrix, or of a row with dimensions of 1.
+    """
+    ones = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    return ones if 1 < len(ones) == len(shape) - 1 else None
 
 
 def inserted(shape: tuple[int, ...], names: Iterable[str]) -> tuple[int, ...] | None:
