@@ -13,7 +13,8 @@ from onnx import parser
 
 import onnx2nn
 
-STARTS, STEPS = ("0.0", "1.0", "0.5", "-3.0", "size"), ("1.0", "2.0", "-1.0", "-2.0", "3.0")
+STARTS = ("0.0", "1.0", "0.5", "-0.25", "2.75", "-3.0", "0.3", "size")
+STEPS = ("1.0", "2.0", "-1.0", "-2.0", "3.0", "0.5")
 
 
 def _model(kind: str, start: str, limit: str, step: str) -> onnx.ModelProto:
@@ -41,10 +42,11 @@ def test_a_range_of_floats_is_the_files(kind: str, start: str, step: str) -> Non
         np.testing.assert_array_equal(found, expected)
 
 
-def test_anchors_are_exported_with_open_sizes() -> None:
-    model = _model("float", "0.0", "size", "1.0")
+@pytest.mark.parametrize("start", ["0.0", "0.5"])
+def test_anchors_are_exported_with_open_sizes(start: str) -> None:
+    model = _model("float", start, "size", "1.0")
     module = onnx2nn.load(model)
     assert "torch.arange" in module.code
     size = torch.export.Dim("size", max=(1 << 24) - 1)
     program = torch.export.export(module, (torch.zeros(5),), dynamic_shapes=({0: size},))
-    assert program.module()(torch.zeros(9)).tolist() == list(range(9))
+    assert program.module()(torch.zeros(9)).tolist() == [float(start) + step for step in range(9)]

@@ -695,6 +695,10 @@ def _integer_range(F: Any, start: Any, limit: Any, delta: Any, dtype: Any) -> An
     return steps if (start == 0) is True else steps + start
 
 
+_PARTS = 16
+"""Sizes of tensors less multiples of a 16th are exact in float32, so that a range from 0.5 is one from 0, and 0.5."""
+
+
 def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
     dtype = {"DOUBLE": F.float64, "FLOAT16": F.float16, "BFLOAT16": F.bfloat16}.get(kind, F.float32)
     if all(isinstance(number, (int, float)) for number in (start, limit, delta)):
@@ -703,6 +707,10 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
     start, limit, delta = (int(x) if isinstance(x, float) and x.is_integer() else x for x in (start, limit, delta))
+    parted = isinstance(start, float) and (start * _PARTS).is_integer() and isinstance(delta, int)
+    if parted and dtype in (F.float32, F.float64):
+        whole = math.floor(start) if delta > 0 else math.ceil(start)
+        return _float_range(F, whole, limit, delta, kind) + (start - whole)
     # Floats that are computed from sizes have no division that rounds down.
     if not fixed(delta) or any(isinstance(x, float) or not hasattr(x, "__floordiv__") for x in (start, limit)):
         raise NeedsValues("a range whose length depends on floats")
