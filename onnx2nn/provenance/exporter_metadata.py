@@ -187,6 +187,20 @@ def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
     return found
 
 
+def inside(node: ir.Node, path: str, kind: str, call: str) -> dict[str, str]:
+    """Returns the notes of a call in a module that the module of `node` calls.
+
+    Args:
+        node: a call, with such notes.
+        path: of the inner module.
+        kind: the full name of its class.
+        call: the name of the call.
+    """
+    notes = node.metadata_props
+    steps, kinds = (_words(notes.get(key, ""))[:-1] for key in (SCOPES, CLASSES))
+    return {SCOPES: repr([*steps, path, call]), CLASSES: repr([*kinds, kind, call])}
+
+
 def exported_place(model: ir.Model, node: ir.Node) -> str:
     """Returns the path of a node's module in a file of `oneflow_bridge.export`, `""` in any other file."""
     found = _JOB_OP.match(node.name or "") if model.producer_name == "onnx2nn" else None

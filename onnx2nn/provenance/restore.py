@@ -13,9 +13,11 @@ from onnx2nn.ground.pass_times import timed
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
+from onnx2nn.provenance.exponential_weights import restore_exponential
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
+from onnx2nn.provenance.looked_up_weights import restore_looked_up
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
@@ -53,6 +55,8 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     for value in list(keys.graph.initializers.values()) if keys.absent else ():
         restore_expanded(keys, value)
         restore_unsqueezed(keys, value)
+        restore_looked_up(keys, value)
+        restore_exponential(keys, value)
     if exporter_metadata.is_changed(model) and holds_integers(model.graph):
         return None  # an import has these weights in its state, which the author's has not
     if keys.absent - keys.author.names:
