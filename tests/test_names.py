@@ -24,6 +24,7 @@ from torch_models import BERT, CASES, TransformersOutput, mask, normal, tokens
 import onnx2nn
 from onnx2nn.errors import InputError
 from onnx2nn.ground import naming
+from onnx2nn.provenance.relative_positions import window_index
 
 STRICT = {
     "dynamo": [
@@ -1262,6 +1263,62 @@ class _PartOfTable(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         index = self.relative_position_index[: self.size, : self.size].reshape(-1)
         return x + self.relative_position_bias_table[index].reshape(self.size, self.size, -1).permute(2, 0, 1)
+
+
+class Window(nn.Module):
+    """The table and the index of a window of 2 by 2, in a module of their own, as transformers' Swin has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 3))
+        self.register_buffer("relative_position_index", torch.from_numpy(window_index(2)))
+
+    def forward(self) -> torch.Tensor:
+        rows = self.relative_position_bias_table[self.relative_position_index.view(-1)]
+        return rows.view(4, 4, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
+
+
+class Distances(nn.Module):
+    """LeViT's biases, for pairs of a place and one of those in steps."""
+
+    def __init__(self, size: int, step: int = 1, heads: int = 3) -> None:
+        super().__init__()
+        places = [*itertools.product(range(size), repeat=2)]
+        queries = [*itertools.product(range(0, size, step), repeat=2)]
+        rows = dict[tuple[int, int], int]()
+        index = [[rows.setdefault((abs(a - c), abs(b - d)), len(rows)) for c, d in places] for a, b in queries]
+        self.attention_biases = nn.Parameter(torch.zeros(heads, len(rows)))
+        self.register_buffer("attention_bias_idxs", torch.tensor(index), persistent=False)
+
+    def forward(self) -> torch.Tensor:
+        return self.attention_biases[:, self.attention_bias_idxs]
+
+
+class Attention(nn.Module):
+    """Adds biases and masks to scores, the biases first or last."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first, self.relative_position_bias, self.distances = first, Window(), Distances(2)
+        self.pooled, self.large = Distances(4, 2), Distances(7, heads=4)  # too large for the exporter's constants
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias, scores = self.relative_position_bias(), x @ x.mT
+        scores = bias + scores if self.first else scores + bias
+        pairs = self.pooled() @ torch.cat([x] * 4, -2)
+        return (scores + self.distances()).softmax(-1) @ x + pairs + self.large().mean()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_biases_of_relative_positions(first: bool) -> None:
+    original, inputs = seeded(lambda: Attention(first)), (normal(2, 3, 4, 5),)
+    module = onnx2nn.load(export_dynamo(f"names_positions_{first}", original, inputs, (normal(3, 3, 4, 5),)))
+    _check_strict(original, module, inputs)
+    with torch.no_grad():
+        for value in original.parameters():
+            value += torch.randn_like(value)
+    module.load_state_dict(original.state_dict())
+    check_same(run(module, inputs), run(original, inputs), "with other values")
 
 
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6)])

@@ -1,7 +1,10 @@
-"""Restores the table behind a window's relative position bias (Swin Transformer), which exporters fold into the bias.
+"""Restores tables behind biases of relative positions (Swin Transformer, LeViT), which exporters fold into the bias.
 
 Attention inside a window of W by W places adds a number for every head and pair of places. The number depends only on
 the distance of the two places: a table has (2 W - 1)^2 rows, read by an index computed from W (Liu et al. 2021, 3.2).
+
+In LeViT the distance has no sign: a table has a column for each place of the image, read by how far a place is from
+another one, of which there may be fewer (Graham et al. 2021, 3.4 and appendix).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.unsqueezed_weights import replace
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of, weight_input
 
 Array = np.ndarray[Any, Any]
@@ -25,12 +29,16 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
     """
     place = exporter_metadata.place_of(node) if keys.absent and keys.unfold else None
     full = node.op_type == "Add"
-    folded = weight_input(node, 1 if full else 0)
+    at = 1 if full and weight_input(node, 1) is not None else 0
+    folded = weight_input(node, at)
     if place is None or folded is None or folded.const_value is None or keys.is_key(folded.name or ""):
         return
-    names = [f"{place.path}.relative_position_{part}" for part in ("bias_table", "index")]
     bias = folded if full else _transposed_heads(node)
-    if bias is None or not keys.absent.issuperset(names) or not all(map(keys.is_free, names)):
+    around = f"{place.path}." if place.path else ""
+    paths = (around, f"{around}relative_position_bias.")
+    choices = ([f"{path}relative_position_{part}" for part in ("bias_table", "index")] for path in paths)
+    names = next((names for names in choices if keys.absent.issuperset(names) and all(map(keys.is_free, names))), None)
+    if bias is None or names is None:
         return
     found = unfold(array_of(folded))
     if found is None:
@@ -46,9 +54,44 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
         new.metadata_props.update(node.metadata_props)
     keys.graph.insert_before(node, made)
     if full:
-        node.replace_input_with(1, made[-1].outputs[0])
+        node.replace_input_with(at, made[-1].outputs[0])
     else:
         bias.replace_all_uses_with(made[-1].outputs[0])
+
+
+def restore_distances(keys: WeightKeys, folded: ir.Value) -> None:
+    """Replaces an initializer that has a bias for pairs of places of an image by the table and a Gather (LeViT)."""
+    noted = exporter_metadata.folded_from(folded) if keys.unfold else set()
+    names = [f"{key.rpartition('.')[0]}.attention_{part}" for key in noted & keys.absent for part in _OF_DISTANCES]
+    if {*names} != noted & keys.absent or not names or not all(map(keys.is_free, names)):
+        return
+    values = array_of(folded)
+    index = distance_index(*values.shape[1:]) if values.ndim == 3 else None
+    if index is None or not np.array_equal(values, values[:, 0][:, index]):
+        return
+    for key, array in zip(names[:2], (values[:, 0], index), strict=True):
+        keys.add(key, array, f"distances and their places in what the exporter folded into {folded.name!r}")
+    given = [keys.graph.initializers[key] for key in names[:2]]
+    replace(keys, folded, [ir.Node("", "Gather", given, {"axis": ir.AttrInt64("axis", 1)})])
+
+
+_OF_DISTANCES = ("biases", "bias_idxs")
+
+
+def distance_index(queries: int, places: int) -> Array | None:
+    """Returns the column of the table for each place and each of the queries, which are places in regular distances.
+
+    Returns:
+        int64 (queries, places); None where the places are no square image or the queries no part of it.
+    """
+    size = math.isqrt(places)
+    steps = [step for step in range(1, size + 1) if (-(-size // step)) ** 2 == queries]
+    if size * size != places or not steps:
+        return None
+    at = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"))
+    apart = np.abs(at[:, :: steps[0], :: steps[0]].reshape(2, -1, 1) - at.reshape(2, 1, -1))
+    index: Array = apart[0] * size + apart[1]
+    return index.astype(np.int64)
 
 
 def window_index(size: int) -> Array:

@@ -17,12 +17,12 @@ from onnx2nn.provenance.exponential_weights import restore_exponential
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
-from onnx2nn.provenance.looked_up_weights import restore_looked_up
+from onnx2nn.provenance.looked_up_weights import restore_columns, restore_looked_up
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
-from onnx2nn.provenance.relative_positions import restore_table
+from onnx2nn.provenance.relative_positions import restore_distances, restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -57,6 +57,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         restore_unsqueezed(keys, value)
         restore_looked_up(keys, value)
         restore_exponential(keys, value)
+        restore_distances(keys, value)
     if exporter_metadata.is_changed(model) and holds_integers(model.graph):
         return None  # an import has these weights in its state, which the author's has not
     if keys.absent - keys.author.names:
@@ -92,6 +93,8 @@ def _restore_nodes(keys: WeightKeys) -> None:
             tie_embedding(keys, places, node)
         elif operator == "DequantizeLinear":
             restore_quantised(keys, node)
+        elif operator == "GatherND":
+            restore_columns(keys, node)
         if operator in ("Add", "Reshape"):
             restore_table(keys, node)
 
