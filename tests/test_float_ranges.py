@@ -43,10 +43,36 @@ def test_a_range_of_floats_is_the_files(kind: str, start: str, step: str) -> Non
 
 
 @pytest.mark.parametrize("start", ["0.0", "0.5"])
-def test_anchors_are_exported_with_open_sizes(start: str) -> None:
-    model = _model("float", start, "size", "1.0")
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_anchors_are_exported_with_open_sizes(kind: str, start: str) -> None:
+    model = _model(kind, start, "size", "1.0")
     module = onnx2nn.load(model)
     assert "torch.arange" in module.code
     size = torch.export.Dim("size", max=(1 << 24) - 1)
     program = torch.export.export(module, (torch.zeros(5),), dynamic_shapes=({0: size},))
     assert program.module()(torch.zeros(9)).tolist() == [float(start) + step for step in range(9)]
+
+
+@pytest.mark.parametrize("limit", ["Floor(third)", "Mul(third, three)", "Cast<to = 11>(whole)", "Add(s, third)"])
+def test_doubles_that_are_computed_of_sizes(limit: str) -> None:
+    """A size as a double is the size; what is computed with doubles is not rounded as float32."""
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n] x) => (double[m] y, double[k] z) <int64 first = {{0}}, double zero = {{0}}, double one = {{1}},
+            double three = {{3}}, int64[1] two = {{2}}>
+        {{
+            shape = Shape(x)
+            n = Gather(shape, first)
+            s = Cast<to = 11>(n)
+            third = Div(s, three)
+            whole = Cast<to = 7>(third)
+            limit = {limit}
+            y = Range(zero, limit, one)
+            z = Expand(third, two)
+        }}
+    """)
+    module, session = onnx2nn.load(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for size in (*range(1, 13), 100, 4097):
+        expected = session.run(None, {"x": np.zeros(size, np.float32)})
+        for found, theirs in zip(module(torch.zeros(size)), expected, strict=True):
+            np.testing.assert_array_equal(found.detach().numpy(), theirs)

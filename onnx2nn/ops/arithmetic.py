@@ -186,6 +186,8 @@ def _by_type(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, An
     """Returns a binary operator on shape values, of integers or of float32."""
 
     def evaluate(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
+        if _dtype == np.float64:
+            raise NeedsValues("a float64 computed of sizes")
         return binary(_in_float32(function) if _dtype.kind == "f" else of_integers or function)(A, B)
 
     return evaluate

@@ -143,7 +143,7 @@ def _values_of_cast(
     element = element_of(to) if to != STRING else None
     if element is None or _dtype is None or _dtype.kind == "O":
         raise NeedsValues("a cast of strings")
-    if element.dtype not in ("float32", "int32", "int64", "bool"):
+    if element.dtype not in ("float32", "float64", "int32", "int64", "bool"):
         raise NeedsValues(f"a size cast to {element.name}")
     dtype = np.dtype(element.dtype)
     number = {"b": _values_of_bool, "i": _values_of_integer, "f": _values_of_float}[dtype.kind]
