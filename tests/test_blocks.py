@@ -1245,6 +1245,38 @@ def test_a_block_reads_the_sizes_of_what_it_takes(exporter: str) -> None:
         check_same(run(module, given), run(original, given), "all")
 
 
+class PixelPositions(nn.Module):
+    """Makes a value of each pixel of an image of these sizes, and takes no tensor."""
+
+    def forward(self, height: int, width: int, device: torch.device) -> torch.Tensor:
+        rows, columns = torch.arange(height, device=device).float(), torch.arange(width, device=device).float()
+        return (torch.sin(rows)[:, None] + torch.cos(columns)).reshape(1, -1, 1)
+
+
+class Placed(nn.Module):
+    """Adds the positions of pixels, which a module in it makes, and applies a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.out = PixelPositions(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, channels, height, width = x.shape
+        x = self.out(x.flatten(2).transpose(1, 2) + self.positions(height, width, x.device))
+        return x.transpose(1, 2).reshape(n, channels, height, width)
+
+
+def test_a_block_reads_the_device_of_what_it_takes() -> None:
+    """Also where a module in it makes tensors of sizes alone, which takes the device from that tensor."""
+    original = seeded(lambda: nn.Sequential(nn.Conv2d(3, 8, 2, 2), Placed()))
+    inputs, others = (torch.randn(2, 3, 8, 12),), (torch.randn(3, 3, 9, 7),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("placed", original.eval(), inputs, others))
+    x = (torch.randn(1, 8, 5, 3),)
+    check_same(run(module.get_submodule("1"), x), run(original[1], x), "the block")
+    for given in (inputs, others):
+        check_same(run(module, given), run(original, given), "all")
+
+
 @pytest.mark.parametrize(
     ("half", "length"),
     [("Div(less, two)", "Add(even, two)"), ("Div(most, two)", "Add(even, two)"), ("Div(most, two)", "Mul(more, two)")],

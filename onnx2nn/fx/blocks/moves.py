@@ -20,7 +20,7 @@ from onnx2nn.fx.blocks.scopes import (
     size_expressions,
 )
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
-from onnx2nn.importing.regions import Path, common
+from onnx2nn.importing.regions import Path, around_of, common
 from onnx2nn.sizes.expression import Size
 from onnx2nn.sizes.linear import linear, slope
 
@@ -60,17 +60,22 @@ def _compute_sizes_near_their_use(program: Scoped) -> None:
 
 
 def _read_devices_near_their_use(program: Scoped) -> None:
-    """Reads the device in every region from the first tensor that it takes, as the tensors of a program share one."""
+    """Reads the device in every region from the first tensor that it takes, as the tensors of a program share one.
+
+    A region that takes none, as one that makes positions of sizes, gets what the region around it takes.
+    """
     devices = [node for node in program.graph.nodes if node.target is getattr]
     if not devices:
         return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    taken = _first_taken(program, {scope[user] for node in devices for user in node.users})
+    regions = {scope[user] for node in devices for user in node.users}
+    taken = _first_taken(program, regions | around_of(regions))
     reads: dict[_Reading, fx.Node] = {}
     for node in devices:
         (tensor, _) = node.args
         for user in list(node.users):
-            found = taken.get(scope[user])
+            around = (scope[user][:end] for end in range(len(scope[user]), 0, -1))
+            found = next((taken[region] for region in around if region in taken), None)
             if found is None or found is tensor or position[found] >= position[user]:
                 continue
             _read_instead(program, reads, user, node, (found, "device"))
@@ -103,14 +108,15 @@ def _first_taken(program: Scoped, regions: Set[Path]) -> dict[Path, fx.Node]:
     """Returns for each region the first tensor from outside that a call in it reads, where there is one."""
     found: dict[Path, fx.Node] = {}
     for node in program.graph.nodes:
-        region = program.scope[node]
-        if not region or region not in regions or region in found or is_size(node) or not node.op.startswith("call_"):
+        inside = program.scope[node]
+        if is_size(node) or not node.op.startswith("call_"):
             continue
         for used in node.all_input_nodes:
-            outside = used.op != "get_attr" and program.scope[used][: len(region)] != region
-            if outside and (spec := program.specs.get(used)) is not None and spec.shape is not None:
-                found[region] = used
-                break
+            if used.op != "get_attr" and (spec := program.specs.get(used)) is not None and spec.shape is not None:
+                shared = len(common((inside, program.scope[used])))
+                for region in (inside[:end] for end in range(shared + 1, len(inside) + 1)):
+                    if region in regions:
+                        found.setdefault(region, used)
     return found
 
 
