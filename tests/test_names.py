@@ -213,6 +213,56 @@ def test_parameters_are_in_the_authors_order(exporter: str) -> None:
         torch.testing.assert_close(value, original.state_dict()[key])
 
 
+class Statistics(nn.Module):
+    """A module that holds buffers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.randn(4))
+        self.register_buffer("factor", torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * self.factor + self.offset)
+
+
+class BuffersUsedBackwards(nn.Module):
+    """Uses its buffers, and modules that hold buffers alone, in another order than it declares them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after, self.linear, self.between, self.before = (
+            Statistics(),
+            nn.Linear(4, 4),
+            nn.BatchNorm1d(4),
+            Statistics(),
+        )
+        self.plain = nn.BatchNorm1d(4, affine=False)
+        self.register_buffer("second", torch.randn(4))
+        self.register_buffer("first", torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.between(torch.relu(self.linear(self.plain(self.before(x + self.first)))))
+        return self.after(torch.relu(x) * self.second)
+
+
+def _told(module: nn.Module, exporter: str) -> list[list[str]]:
+    """Returns keys in orders that a file tells: of the newer exporter's, not those of different kinds of modules."""
+    if exporter == "torchscript":
+        return [list(module.state_dict())]
+    buffers = [key for key, _ in module.named_buffers()]
+    kinds = [[key for key in buffers if key.startswith("between") is kind] for kind in (False, True)]
+    return [[key for key, _ in module.named_parameters()], *kinds]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_buffers_are_in_the_authors_order(exporter: str, tmp_path: Path) -> None:
+    original, x = seeded(BuffersUsedBackwards), torch.randn(2, 4)
+    module = onnx2nn.load(EXPORTERS[exporter]("buffers_used_backwards", original, (x,), (torch.randn(3, 4),)))
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    assert _told(module, exporter) == _told(copy.deepcopy(module), exporter) == _told(original, exporter)
+    assert _told(onnx2nn.load(tmp_path / "again.onnx"), "dynamo") == _told(module, "dynamo")
+
+
 def test_a_weight_of_three_keys() -> None:
     original, inputs = seeded(OneTable), (torch.tensor([[1, 5]]),)
     module = onnx2nn.load(EXPORTERS["dynamo"]("names_one_table", original, inputs, (torch.tensor([[1], [2]]),)))

@@ -93,7 +93,7 @@ class Attempt:
         _add_inner(tree, module, trees)
         module.share(ImportedModule)
         if state.author is not None:
-            arrange(module, state.author.declared)
+            arrange(module, *state.author.declared)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)

@@ -367,7 +367,8 @@ def _traceable(module: Any) -> fx.GraphModule:
         if name in outside:
             holder, last = container(copied, name)
             holder.register_buffer(last, buffer, persistent=False)
-    arrange(copied, dict(module.named_parameters(remove_duplicate=False)))  # the file lists them in this order
+    kinds = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    arrange(copied, *map(dict, kinds))  # the file lists them in this order
     for node in copied.graph.nodes:
         if node.op not in ("placeholder", "get_attr"):  # torch looks these up by name among the notes of its own calls
             notes = {key: node.meta[key] for key in ("onnx", "onnx_outputs", "scopes", "classes") if key in node.meta}

@@ -17,7 +17,8 @@ class Author:
         listed: whether the file lists the author's parameters and buffers.
         states: the author's parameters and buffers, by key.
         names: initializers whose name is their key.
-        declared: keys in the order of the author's state_dict, as far as the file tells it.
+        declared: keys in the order of the author's state_dict, as far as the file tells it: one order, or one of
+            parameters and one of buffers.
         moved: key → how the exporter rearranged the weight (`"transposed"` or `"unsqueezed"`), for weights whose shape
             in the file is not the author's.
         quantised: keys of weights of which the file holds integers that it dequantises.
@@ -31,7 +32,7 @@ class Author:
     listed: bool
     states: dict[str, State] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    declared: tuple[str, ...] = ()
+    declared: tuple[tuple[str, ...], ...] = ()
     moved: dict[str, str] = field(default_factory=dict)
     quantised: set[str] = field(default_factory=set)
     ties: dict[str, str] = field(default_factory=dict)

@@ -32,7 +32,10 @@ class WeightKeys:
         self.called = noted or {}
         self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
         found = tuple(filter(self.is_key, graph.initializers))
-        self.author.names, self.author.declared = set(found), tuple(self.author.states) or found
+        kinds = [
+            [key for key, state in self.author.states.items() if state.parameter is kind] for kind in (True, False)
+        ]
+        self.author.names, self.author.declared = set(found), tuple(map(tuple, kinds)) if noted else (found,)
         self.absent = set(self.author.states) - self.author.names
         self._call_keys: dict[ir.Node, list[str]] = {}
 

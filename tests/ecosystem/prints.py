@@ -28,10 +28,10 @@ SHOWN = ("resnet18", "bert", "llama")
 _TEXT = """
 `print(model)` of an import reads as the original's. Below, `-` is before a line of the original alone, `+` before one
 of the import alone. Dropout is in no file, arguments that no result depends on have their defaults, and modules without
-parameters stand in the order of their calls. Files of the older exporter (`dynamo=False`) lack the classes' names and
-normalisations that were folded. The table counts lines, and containers: modules inside of the import that hold modules
-or a program. Those that count are called by the program or are lists, dictionaries or sequences of modules; the others
-only hold weights, for the calls of which the file has no scope.
+parameters and buffers stand in the order of their calls. Files of the older exporter (`dynamo=False`) lack the classes'
+names and normalisations that were folded. The table counts lines, and containers: modules inside of the import that
+hold modules or a program. Those that count are called by the program or are lists, dictionaries or sequences of
+modules; the others only hold weights, for the calls of which the file has no scope.
 
 """
 

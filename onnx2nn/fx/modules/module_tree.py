@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -100,40 +100,48 @@ def order_children(module: nn.Module, names: Iterable[str]) -> None:
         held[name] = held.pop(name)
 
 
-def arrange(root: nn.Module, keys: Iterable[str]) -> None:
-    """Puts what modules hold in the order of the author's declarations, as far as `keys` tells it by parameters.
+def arrange(root: nn.Module, *orders: Iterable[str]) -> None:
+    """Puts what modules hold in the order of the author's declarations, as far as `orders` tell it.
 
     Modules of torch keep their order: that of a Sequential is the order of its calls. What has no such key keeps its
     place among the others.
 
     Args:
         root: the outermost module.
-        keys: those of the author's state_dict, in its order.
+        orders: keys of the author's state_dict, each in its order. Modules with keys in the first are not ordered by
+            the second: torch.export lists the buffers of modules with parameters before those of others.
     """
-    places = {key: place for place, key in enumerate(keys)}
-    known = [(key, places[key]) for key, _ in root.named_parameters(remove_duplicate=False) if key in places]
-    if all(one[1] < other[1] for one, other in itertools.pairwise(known)):
+    keys = dict.fromkeys(_keys_of(root))
+    known = [dict.fromkeys(key for key in order if key in keys) for order in orders]
+    if all(list(order) == [key for key in keys if key in order] for order in known):
         return
-    first: dict[str, dict[str, int]] = {}
-    for path, place in known:
-        while path:
-            path, _, name = path.rpartition(".")
-            found = first.setdefault(path, {})
-            found[name] = min(place, found.get(name, place))
-    for path, found in first.items():
+    groups: dict[str, dict[str, int]] = {}
+    for number, order in enumerate(known):
+        for path in order:
+            while path:
+                path, _, name = path.rpartition(".")
+                groups.setdefault(path, {}).setdefault(name, number)
+    for path, group in groups.items():
         holder = root.get_submodule(path)
         if type(holder) is nn.Module or isinstance(holder, fx.GraphModule):
-            for held in (vars(holder)["_parameters"], vars(holder)["_modules"]):
-                _sort(held, found)
+            for kind, number in itertools.product(("_parameters", "_buffers", "_modules"), range(len(known))):
+                _sort(vars(holder)[kind], [name for name, found in group.items() if found == number])
 
 
-def _sort(held: dict[str, Any], places: Mapping[str, int]) -> None:
-    """Sorts those items of a dict that have a place; the others keep their positions."""
-    known = [name for name in held if name in places]
-    ordered = sorted(known, key=places.__getitem__)
-    if ordered != known:
+def _keys_of(root: nn.Module) -> Iterator[str]:
+    """Yields the keys of parameters and buffers, shared ones under all their names, in the order of a state_dict."""
+    for path, module in root.named_modules(remove_duplicate=False):
+        for name in (*own_parameters(module), *own_buffers(module)):
+            yield f"{path}.{name}" if path else name
+
+
+def _sort(held: dict[str, Any], names: Iterable[str]) -> None:
+    """Puts those items of a dict that are among `names` in their order; the others keep their positions."""
+    ordered = [name for name in names if name in held]
+    known = set(ordered)
+    if ordered != [name for name in held if name in known]:
         wanted = iter(ordered)
-        for name in [next(wanted) if name in places else name for name in held]:
+        for name in [next(wanted) if name in known else name for name in held]:
             held[name] = held.pop(name)
 
 
