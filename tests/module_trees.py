@@ -16,7 +16,7 @@ import itertools
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from torch.overrides import TorchFunctionMode
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError
+from tests.module_calls import Calls, Fault, calls_of, close
+from tests.module_programs import check_program
 from tests.random_modules import (
     FEATURES,
     TIME,
@@ -36,6 +38,7 @@ from tests.random_modules import (
     Part,
     Values,
     draw,
+    draw_backwards,
     draw_modulated,
     draw_sized,
     original_of,
@@ -70,28 +73,6 @@ def exported(original: nn.Module, exporter: str, path: Path) -> None:
         torch.onnx.export(original, inputs_of(2), str(path), **options)
 
 
-class Fault(AssertionError):
-    """What an import does otherwise than its original."""
-
-    def __init__(self, kind: str, detail: str):
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-
-
-def _close(ours: Any, theirs: Any) -> bool:
-    if isinstance(theirs, (tuple, list)):
-        same = isinstance(ours, (tuple, list)) and len(ours) == len(theirs)
-        return same and all(map(_close, ours, theirs))
-    if not isinstance(theirs, torch.Tensor):
-        return bool(ours == theirs)
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return False
-    return torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-Calls = dict[str, list[tuple[tuple[Any, ...], Any]]]
-
-
 class _Transposes(TorchFunctionMode):
     """Notes the values that are transposed, and at once transposed back: exporters write neither of both.
 
@@ -117,23 +98,6 @@ class _Transposes(TorchFunctionMode):
 
 def _holds(values: list[torch.Tensor], value: torch.Tensor) -> bool:
     return any(other is value for other in values)
-
-
-def calls_of(module: nn.Module, inputs: Values) -> tuple[Calls, Any]:
-    """Returns the arguments and results of the calls of each module, and the result."""
-    calls: Calls = {}
-    handles = []
-    for name, inner in module.named_modules():
-
-        def note(_: nn.Module, args: tuple[Any, ...], result: Any, name: str = name) -> None:
-            calls.setdefault(name, []).append((args, result))
-
-        handles.append(inner.register_forward_hook(note))
-    with torch.no_grad():
-        result = module(*inputs)
-    for handle in handles:
-        handle.remove()
-    return calls, result
 
 
 @dataclass
@@ -177,13 +141,14 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False, as_c
     with _Transposes() as transposes:
         theirs, expected = calls_of(original, inputs)
     ours, result = calls_of(module, inputs)
-    if not _close(result, expected):
+    if not close(result, expected):
         raise Fault("outputs differ", "")
     for others in map(inputs_of, BATCHES):
         with torch.no_grad():
-            if not _close(module(*others), original(*others)):
+            if not close(module(*others), original(*others)):
                 raise Fault("outputs differ", f"at a batch size of {len(others[0])}")
     _check_keys(original, module, exporter)
+    _check_order(original, module, path, exporter)
     _check_blocks(module, ours)
     if as_called:
         _check_calls_of_the_author(module, theirs)
@@ -192,6 +157,7 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False, as_c
     if long:
         once = all(len(calls) == 1 for name, calls in theirs.items() if isinstance(original.get_submodule(name), Part))
         _check_copies(module, inputs, result, folder, once)
+        check_program(module, [dict(zip("xy", inputs_of(batch), strict=True)) for batch in (BATCH, *BATCHES)])
     return count
 
 
@@ -207,7 +173,7 @@ def _check_file(path: Path, original: nn.Module) -> None:
         with torch.no_grad():
             expected = original(*inputs)
         written = [torch.from_numpy(value) for value in session.run(None, given)]
-        if not _close(written, [expected] if isinstance(expected, torch.Tensor) else list(expected)):
+        if not close(written, [expected] if isinstance(expected, torch.Tensor) else list(expected)):
             raise ValueError(f"the file differs at a batch size of {batch}")
 
 
@@ -234,6 +200,37 @@ def _check_keys(original: nn.Module, module: nn.Module, exporter: str) -> None:
     reported = onnx2nn.naming_report(module).missing
     if missing := [name for name in missing if name not in reported]:
         raise Fault("keys are missing", ", ".join(missing))
+
+
+def _check_order(original: nn.Module, module: nn.Module, path: Path, exporter: str) -> None:
+    """Parameters, buffers and the modules around them are in the author's order, as far as the file tells it.
+
+    The newer exporter's files do not tell which of two modules is first if only one has parameters.
+    """
+    if exporter == "torchscript":
+        names = {value.name for value in onnx.load(path).graph.initializer}
+        orders = [([key for key in module.state_dict() if key in names], list(original.state_dict()))]
+    else:
+        ours, theirs = ([key for key, _ in net.named_parameters()] for net in (module, original))
+        buffers = [{key for key, _ in net.named_buffers(remove_duplicate=False)} for net in (module, original)]
+        modules = dict(original.named_modules(remove_duplicate=False))
+        places = [name for name, _ in module.named_modules() if name in modules]
+        keys = set.intersection(*buffers)
+        orders = [(ours, theirs)]
+        orders += [tuple(_without_parameters(net, name, keys) for net in (module, original)) for name in places]
+    for ours, theirs in orders:
+        found, wanted = [key for key in ours if key in theirs], [key for key in theirs if key in ours]
+        if found != wanted:
+            raise Fault("another order", f"{', '.join(found)} are {', '.join(wanted)}")
+
+
+def _without_parameters(root: nn.Module, path: str, keys: Set[str]) -> list[str]:
+    """Returns what a module holds itself of buffers, and of modules that have some but no parameters, of known keys."""
+    module, start = root.get_submodule(path), f"{path}." if path else ""
+    held = {name: inner for name, inner in module.named_children() if next(inner.parameters(), None) is None}
+    found = [[name] for name, _ in module.named_buffers(recurse=False)]
+    found += [[f"{name}.{key}" for key, _ in inner.named_buffers()] for name, inner in held.items()]
+    return [names[0].partition(".")[0] for names in found if any(f"{start}{name}" in keys for name in names)]
 
 
 def _written_state(original: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -278,7 +275,7 @@ def _check_blocks(module: nn.Module, calls: Calls) -> None:
         for args, result in calls[name]:
             with torch.no_grad():
                 again = block(*args)
-            if not _close(again, result):
+            if not close(again, result):
                 raise Fault("a block called alone differs", name)
 
 
@@ -302,7 +299,7 @@ def _check_calls_of_the_author(module: nn.Module, calls: Calls) -> None:
             if not (told and isinstance(expected, torch.Tensor)):
                 continue
             results = [result for result in _results(block, given) if isinstance(result, torch.Tensor)]
-            if results and not any(_close(result, expected) for result in results):
+            if results and not any(close(result, expected) for result in results):
                 raise Fault("a block called as its author's differs", name)
 
 
@@ -317,7 +314,7 @@ def _repeated(calls: Calls) -> set[str]:
     for name, made in calls.items():
         for args, result in made:
             if len(args) > 1 and isinstance(result, torch.Tensor):
-                same = [other for other, value in found if _close(result, value)]
+                same = [other for other, value in found if close(result, value)]
                 repeated |= {name, *same} if same else set()
                 found.append((name, result))
     return repeated
@@ -349,7 +346,7 @@ def _compare(theirs: Calls, ours: Calls, undone: list[torch.Tensor]) -> Count:
             continue
         for result in results:  # calls that do not depend on each other have no order in a file
             forms = [result, result.transpose(1, 2)] if _holds(undone, result) else [result]
-            position = next((i for i, value in enumerate(rest) if any(_close(value, form) for form in forms)), None)
+            position = next((i for i, value in enumerate(rest) if any(close(value, form) for form in forms)), None)
             if position is None:
                 raise Fault("a module gives another result", name)
             del rest[position]
@@ -381,7 +378,7 @@ def _check_copies(module: nn.Module, inputs: Values, result: Any, folder: Path, 
     copies = {"pickle": torch.load(file, weights_only=False), "copy": copy.deepcopy(module), "second import": again}
     for what, other in {**copies, "torch.export": program}.items():
         with torch.no_grad():
-            if not _close(other(*inputs), result):
+            if not close(other(*inputs), result):
                 raise Fault(f"{what}: outputs differ", "")
         if what in copies and (once or what != "second import") and set(tree_of(other)) != set(tree_of(module)):
             lines = set(tree_of(other)) ^ set(tree_of(module))
@@ -414,6 +411,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
+    parser.add_argument("--backwards", action="store_true", help="with modules that declare first what they use last")
     parser.add_argument(
         "--as_called",
         action="store_true",
@@ -422,7 +420,8 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print the modules")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    drawn = draw_sized if options.sized else draw_modulated if options.modulated else draw
+    chosen = {draw_sized: options.sized, draw_modulated: options.modulated, draw_backwards: options.backwards}
+    drawn = next((kind for kind, wanted in chosen.items() if wanted), draw)
     kinds: Counter[str] = Counter()
     total = Count()
     for seed in range(options.seed, options.seed + options.modules):

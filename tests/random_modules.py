@@ -244,20 +244,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class Model:
-    """A plan, the plans and layers that several modules of it share, and the number of its inputs."""
+    """A plan, the plans and layers that several modules of it share, and the number of its inputs.
+
+    Attributes:
+        plan: of the body.
+        shared: the plans and layers.
+        inputs: their number.
+        backwards: whether modules declare first what they use last.
+    """
 
     plan: Plan
     shared: tuple[Any, ...]
     inputs: int
+    backwards: bool = False
 
 
 class Part(nn.Module):
     """A module of a plan; its submodules are those that its steps call."""
 
-    def __init__(self, plan: Plan, build: Callable[[Any], nn.Module]):
+    def __init__(self, plan: Plan, build: Callable[[Any], nn.Module], backwards: bool):
         super().__init__()
         self.plan = plan
-        for step in plan.steps:
+        for step in reversed(plan.steps) if backwards else plan.steps:
             if step.kind == "call" and not hasattr(self, step.name):
                 self.add_module(step.name, build(plan.children[step.name]))
             elif step.kind == "own" and not hasattr(self, step.name):
@@ -313,7 +321,7 @@ class Root(nn.Module):
         def build(child: Any) -> nn.Module:
             if isinstance(child, Plan):
                 kind = type(f"Part{letters_of(child)}", (Part,), {})
-                return kind(child, build)
+                return kind(child, build, model.backwards)
             if isinstance(child, list):
                 return nn.ModuleList(build(inner) for inner in child)
             if isinstance(child, int):
@@ -322,8 +330,9 @@ class Root(nn.Module):
                 return shared[child]
             return (LAYERS | BRANCHING | MODULATING)[child]()
 
-        self.body = build(model.plan)
-        self.head = _linear()
+        parts: dict[str, Callable[[], nn.Module]] = {"body": lambda: build(model.plan), "head": _linear}
+        for name in sorted(parts, reverse=model.backwards):
+            self.add_module(name, parts[name]())
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         found = self.body({}, x, y)
@@ -349,6 +358,11 @@ def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[s
 def draw_sized(seed: int) -> Model:
     """Returns the random model of a seed, with functions of sizes and choices by data."""
     return draw(seed, [*FUNCTIONS, *SIZED, *SIZED], [*LAYERS, *BRANCHING])
+
+
+def draw_backwards(seed: int) -> Model:
+    """Returns the random model of a seed whose modules declare first what they use last."""
+    return replace(draw(seed), backwards=True)
 
 
 def draw_modulated(seed: int) -> Model:
