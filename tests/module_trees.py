@@ -39,6 +39,7 @@ from tests.random_modules import (
     Values,
     draw,
     draw_backwards,
+    draw_extended,
     draw_modulated,
     draw_sized,
     original_of,
@@ -411,6 +412,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
+    parser.add_argument("--extended", action="store_true", help="with normalisations that activate their result")
     parser.add_argument("--backwards", action="store_true", help="with modules that declare first what they use last")
     parser.add_argument(
         "--as_called",
@@ -420,7 +422,12 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print the modules")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = {draw_sized: options.sized, draw_modulated: options.modulated, draw_backwards: options.backwards}
+    chosen = {
+        draw_sized: options.sized,
+        draw_modulated: options.modulated,
+        draw_extended: options.extended,
+        draw_backwards: options.backwards,
+    }
     drawn = next((kind for kind, wanted in chosen.items() if wanted), draw)
     kinds: Counter[str] = Counter()
     total = Count()

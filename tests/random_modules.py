@@ -162,6 +162,49 @@ class Mixed(nn.Module):
 MODULATING: dict[str, Callable[[], nn.Module]] = {"modulated": Modulated, "adaptive": AdaptiveNorm, "mixed": Mixed}
 """Layers of two values, of which each activates what others activate too."""
 
+
+class ActivatedNorm(nn.LayerNorm):
+    """A normalisation with an activation in it."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES)
+        self.act = nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(super().forward(x))
+
+
+class ActivatedGroups(nn.GroupNorm):
+    """A normalisation of groups of steps in time, with an activation in it."""
+
+    def __init__(self) -> None:
+        super().__init__(2, TIME)
+        self.act = nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))
+
+
+class ActivatedBatch(nn.BatchNorm1d):
+    """A batch norm of steps in time with an activation in it, and another one as a function."""
+
+    def __init__(self) -> None:
+        super().__init__(TIME)
+        self.running_mean.uniform_(-0.5, 0.5)
+        self.running_var.uniform_(0.5, 1.5)
+        self.act = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.act(super().forward(x)))
+
+
+EXTENDED: dict[str, Callable[[], nn.Module]] = {
+    "activated_norm": ActivatedNorm,
+    "activated_groups": ActivatedGroups,
+    "activated_batch": ActivatedBatch,
+}
+"""Normalisations that activate their result."""
+
 OF_TWO = (Gate, Modulated, AdaptiveNorm, Mixed)
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -328,7 +371,7 @@ class Root(nn.Module):
                 if child not in shared:
                     shared[child] = build(model.shared[child])
                 return shared[child]
-            return (LAYERS | BRANCHING | MODULATING)[child]()
+            return (LAYERS | BRANCHING | MODULATING | EXTENDED)[child]()
 
         parts: dict[str, Callable[[], nn.Module]] = {"body": lambda: build(model.plan), "head": _linear}
         for name in sorted(parts, reverse=model.backwards):
@@ -350,7 +393,7 @@ def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[s
     Args:
         seed: of it.
         functions: names in `FUNCTIONS` and `SIZED`, of which its steps take.
-        layers: names in `LAYERS`, `BRANCHING` and `MODULATING`, of which its modules take.
+        layers: names in `LAYERS`, `BRANCHING`, `MODULATING` and `EXTENDED`, of which its modules take.
     """
     return _Drawing(random.Random(seed), list(functions), list(layers)).model()
 
@@ -368,6 +411,11 @@ def draw_backwards(seed: int) -> Model:
 def draw_modulated(seed: int) -> Model:
     """Returns the random model of a seed, many of whose layers take a second value and activate it each."""
     return draw(seed, layers=[*LAYERS, *MODULATING, *MODULATING, *MODULATING])
+
+
+def draw_extended(seed: int) -> Model:
+    """Returns the random model of a seed, many of whose layers are normalisations that activate their result."""
+    return draw(seed, layers=[*LAYERS, *EXTENDED, *EXTENDED, *EXTENDED])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import nn
 
 import onnx2nn
 from tests.module_trees import Count, check, exported, fault_of, inputs_of
-from tests.random_modules import Model, draw, draw_backwards, draw_sized
+from tests.random_modules import Model, draw, draw_backwards, draw_extended, draw_sized
 
 FAST = {"torchscript": 24, "dynamo": 4}
 """Modules of the fast tier; the newer exporter takes ten times as long."""
@@ -36,7 +36,7 @@ def _check_some(seeds: range, exporter: str, drawn: Callable[[int], Model] = dra
     assert total.found >= FOUND * total.modules > 0
 
 
-@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards])
+@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards, draw_extended])
 @pytest.mark.parametrize("exporter", sorted(FAST))
 def test_some_modules(exporter: str, drawn: Callable[[int], Model]) -> None:
     _check_some(range(FAST[exporter]), exporter, drawn)
@@ -77,7 +77,7 @@ def test_a_second_import_has_the_same_tree(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards])
+@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards, draw_extended])
 @pytest.mark.parametrize("exporter", sorted(FAST))
 def test_many_modules(exporter: str, drawn: Callable[[int], Model], part: int, request: pytest.FixtureRequest) -> None:
     first = (request.config.getoption("--seed") * PARTS + part) * IN_A_PART + 1000

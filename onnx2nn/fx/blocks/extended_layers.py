@@ -7,8 +7,7 @@ fold normalisations by their class, and a batch norm does something else in trai
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -17,10 +16,11 @@ from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import Module, activated, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES, Block, class_of
-from onnx2nn.fx.blocks.program import Call, Notes, Program, Value
+from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
 from onnx2nn.fx.blocks.scopes import Scoped, declared_class, noted_modules, path_of, step_name
 from onnx2nn.fx.blocks.value_hints import class_name_of
 from onnx2nn.fx.modules.module_tree import set_child
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing.regions import Path
 
 
@@ -89,21 +89,26 @@ def extend_layers(program: Scoped, declared: dict[fx.Node, Path | None]) -> dict
         The classes of such modules, by path.
     """
     found = dict[str, str]()
-    calls = program.graph.find_nodes(op="call_module", sort=False)
-    times = Counter(str(node.target) for node in calls)
-    for call in calls:
-        path, target = path_of(call.target), str(call.target)
+    calls: dict[str, list[fx.Node]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_module":
+            calls.setdefault(str(node.target), []).append(node)
+    for target, nodes in calls.items():
+        path = path_of(target)
         layer = program.find(path)
         kind = _EXTENDED.get(type(layer)) if layer is not None else None
-        if kind is None or layer is None or declared.get(call) != path or times[target] > 1:
+        if kind is None or layer is None or not _is_plain(layer):
             continue
-        chain = [*_chain(call, path, declared)]
-        if chain and _is_plain(layer):
-            behind = {node: _child_name(declared[node] or (), path) for node in chain}
-            module = _extended(kind, layer, call, behind)
+        chains = [_Chain(call, path, declared) for call in nodes]
+        first = chains[0]
+        if first.behind and all(chain.activations == first.activations for chain in chains):
+            module = _extended(kind, layer, first)
             set_child(program.module(path[:-1]), path[-1], module)
             found[target] = type(module).__name__
-            _remove(program, call, chain, declared)
+            held = type(module).program
+            assert held is not None, "a block's class has a program"
+            for chain in chains:
+                chain.remove(program, declared, {} if chain is first else {REPEAT: _notes(held, chain)})
     if found:
         program.__dict__.pop("calls", None)  # they are read again
     return found
@@ -116,23 +121,61 @@ def calls_made(program: Scoped, node: fx.Node) -> int:
     return 1 if held is None else sum(call.op.startswith("call_") for call in held.calls)
 
 
-def _chain(call: fx.Node, path: Path, declared: Mapping[fx.Node, Path | None]) -> Iterator[fx.Node]:
-    """Yields the activations behind a layer's call in the layer's module, each of which alone reads the one before."""
-    last = call
-    while len(last.users) == 1:
-        (user,) = last.users
-        place, noted = declared.get(user) or (), noted_modules(user)
-        inside = place[: len(path)] == path and (not noted or path in noted)
-        name = _child_name(place, path)
-        if not inside or activated(user) is not last or len(place) > len(path) + 1 or name in BLOCK_ATTRIBUTES:
-            return
-        yield user
-        last = user
+class _Chain:
+    """A call of a layer and the activations behind it in the layer's module, each of which alone reads the one before.
+
+    Args:
+        call: the call.
+        path: of the layer. The older exporter writes the scope of a shared one as the caller's, and the layer's name.
+        declared: the modules that the file names for calls.
+
+    Attributes:
+        behind: the activations, in order.
+        names: the names of their modules in the layer's; an empty name for a function's call.
+    """
+
+    def __init__(self, call: fx.Node, path: Path, declared: Mapping[fx.Node, Path | None]):
+        self.call, self.behind, self.names = call, list[fx.Node](), list[str]()
+        base = declared.get(call) or ()
+        last = call if _is_at(base[-1:], path[-1:]) else None
+        while last is not None and len(last.users) == 1:
+            (user,) = last.users
+            place, noted = declared.get(user) or (), noted_modules(user)
+            inside = place[len(base) :]
+            name = step_name(inside[0]) if inside else ""
+            own = _is_at(place[: len(base)], base) and len(inside) < 2 and (not noted or base in noted)
+            if not own or activated(user) is not last or name in BLOCK_ATTRIBUTES:
+                break
+            self.behind.append(user)
+            self.names.append(name)
+            last = user
+
+    @property
+    def activations(self) -> list[tuple[str, Module | None]]:
+        """The modules that the activations are, with their names, without the numbers of calls."""
+        return [
+            (without_call_number(name), module_of(node)) for name, node in zip(self.names, self.behind, strict=True)
+        ]
+
+    def remove(self, program: Scoped, declared: dict[fx.Node, Path | None], notes: Mapping[str, Any]) -> None:
+        """Removes the activations from a program, whose values are those of the call before them, which gets notes."""
+        self.behind[-1].replace_all_uses_with(self.call)
+        kept = {name: note for name, note in self.call.meta.items() if name != "onnx_outputs"}  # those of the last call
+        self.call.meta = {**kept, **notes}
+        for node in reversed(self.behind):
+            program.graph.erase_node(node)
+            program.specs.pop(node, None)
+            declared.pop(node, None)
 
 
-def _child_name(place: Path, path: Path) -> str:
-    """Returns the name of the module of a call in the module at `path`; an empty one for a function's call."""
-    return step_name(place[-1]) if len(place) > len(path) else ""
+def _is_at(place: Path, other: Path) -> bool:
+    """Returns whether two scopes are calls of one module: torch's older exporter numbers the calls."""
+    return len(place) == len(other) and all(map(_is_call, place, other))
+
+
+def _is_call(step: str, other: str) -> bool:
+    names = {step_name(step), step_name(without_call_number(step))}
+    return not names.isdisjoint((step_name(other), step_name(without_call_number(other))))
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -142,18 +185,15 @@ def _is_plain(layer: nn.Module) -> bool:
     return layer.running_mean is not None and layer.running_var is not None and layer.momentum is not None
 
 
-def _extended(
-    kind: type[ExtendedLayer], layer: nn.Module, call: fx.Node, behind: Mapping[fx.Node, str]
-) -> ExtendedLayer:
+def _extended(kind: type[ExtendedLayer], layer: nn.Module, first: _Chain) -> ExtendedLayer:
     """Returns the block that a layer becomes, which holds the layer's state and the modules of the activations.
 
     Args:
         kind: what its class derives from.
         layer: the layer.
-        call: its call.
-        behind: the activations in order, with the names of their modules; an empty name for a function's call.
+        first: its first call.
     """
-    calls, meta = [Call("placeholder", "x")], [dict[str, Any]()]
+    calls = [Call("placeholder", "x")]
     given: list[Any] = [Value(0)]
     function, names = _FUNCTIONS[kind.layer]
     for name in names:
@@ -161,12 +201,10 @@ def _extended(
         if isinstance(value, (torch.Tensor, bool)):
             given.append(Value(len(calls)))
             calls.append(Call("get_attr", name))
-            meta.append({})
         else:
             given.append(value)
     calls.append(Call("call_function", function, tuple(given)))
-    meta.append(call.meta)
-    for node, name in behind.items():
+    for node, name in zip(first.behind, first.names, strict=True):
         last = Value(len(calls) - 1)
         if name:
             activation, options = cast(Module, module_of(node))
@@ -174,18 +212,13 @@ def _extended(
             calls.append(Call("call_module", name, (last,)))
         else:
             calls.append(Call(node.op, node.target, (last, *node.args[1:]), node.kwargs))
-        meta.append(node.meta)
     calls.append(Call("output", "output", (Value(len(calls) - 1),)))
-    meta.append({})
-    name = class_name_of(path_of(call.target), declared_class(call))
-    return class_of(kind, name, Program(calls))(layer, Notes(("x",), meta))
+    program = Program(calls)
+    made = class_of(kind, class_name_of(path_of(first.call.target), declared_class(first.call)), program)
+    return made(layer, Notes(("x",), _notes(program, first)))
 
 
-def _remove(program: Scoped, call: fx.Node, chain: Sequence[fx.Node], declared: dict[fx.Node, Path | None]) -> None:
-    """Removes activations from a program, whose values are those of the call before them."""
-    chain[-1].replace_all_uses_with(call)
-    call.meta = {name: note for name, note in call.meta.items() if name != "onnx_outputs"}  # those of the last call
-    for node in reversed(chain):
-        program.graph.erase_node(node)
-        program.specs.pop(node, None)
-        declared.pop(node, None)
+def _notes(program: Program, chain: _Chain) -> list[Mapping[str, Any]]:
+    """Returns the notes of the calls in a block, for one call of it."""
+    made = iter((chain.call, *chain.behind))
+    return [next(made).meta if call.op.startswith("call_") else {} for call in program.calls]
