@@ -1,4 +1,4 @@
-"""`torch.export.unflatten` of a program that keeps the signatures of blocks: its blocks are called, by hooks."""
+"""`torch.export.unflatten` of a program: its blocks are called, by hooks."""
 
 from __future__ import annotations
 
