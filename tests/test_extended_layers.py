@@ -47,10 +47,10 @@ class Grouped(nn.GroupNorm):
 
     def __init__(self, channels: int):
         super().__init__(2, channels)
-        self.act = nn.ReLU()
+        self.layer = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))  # type: ignore[no-any-return]  # a module's call
+        return self.layer(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))  # type: ignore[no-any-return]  # a module's call
 
 
 class Network(nn.Module):
@@ -95,7 +95,7 @@ def test_called_alone(path: Path, original: nn.Module) -> None:
         check_same(run(module.get_submodule(name), inputs), run(original.get_submodule(name), inputs), name)
         assert isinstance(module.get_submodule(name), type(original.get_submodule(name)).__mro__[name != "last"])
     assert [*dict(module.first.named_children())] == ["act"] and type(module.first.act) is nn.SiLU
-    assert type(module.groups.act) is nn.ReLU and type(module.second.bound) is nn.Tanh
+    assert type(module.groups.layer) is nn.ReLU and type(module.second.bound) is nn.Tanh
     assert type(module.last) is nn.BatchNorm1d
     tree = module.meta["onnx2nn"]["tree"]
     assert [*tree["blocks"]] == ["first", "groups", "second"]

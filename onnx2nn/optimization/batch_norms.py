@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from onnx2nn.fx.blocks.extended_layers import ExtendedLayer
+from onnx2nn.fx.blocks.extended_layers import ExtendedLayer, behind
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -76,7 +76,7 @@ def _fold(link: Link) -> None:
     before.weight = nn.Parameter(_by_output(before, weight.detach()), requires_grad=False)
     before.bias = nn.Parameter(bias.detach(), requires_grad=False)
     if isinstance(norm, ExtendedLayer):
-        link.part.set_submodule(link.name, norm.behind())
+        link.part.set_submodule(link.name, behind(norm))
         return
     if link.node is None:
         setattr(link.part, link.name, nn.Identity())

@@ -30,33 +30,8 @@ class ExtendedLayer(Block):
     In training a batch norm updates its statistics, but does not count the batches, as one with a momentum needs not.
     """
 
-    layer: type[nn.Module]
-    """The layer's class."""
-
     forward = nn.Module.forward
     """That of the program, which is generated later; it is not the layer's."""
-
-    @classmethod
-    def function(cls) -> Callable[..., torch.Tensor]:
-        """Returns the function that the program calls in the layer's place."""
-        return _FUNCTIONS[cls.layer][0]
-
-    def plain(self) -> nn.Module:
-        """Returns the layer alone, which shares the state and the modules inside."""
-        result = object.__new__(self.layer)
-        result.__dict__.update((name, value) for name, value in vars(self).items() if name in _OF_LAYERS)
-        return result
-
-    def behind(self) -> nn.Module:
-        """Returns the module of the activation behind the layer; of several an `nn.Sequential`."""
-        found = list[nn.Module]()
-        for node in self.graph.nodes:
-            if node.op == "call_module":
-                found.append(self.get_submodule(str(node.target)))
-            elif activated(node) is not None:
-                kind, options = cast(Module, module_of(node))
-                found.append(kind(**options))
-        return found[0] if len(found) == 1 else nn.Sequential(*found)
 
 
 _BATCH_NORM = F.batch_norm, ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
@@ -70,12 +45,45 @@ _FUNCTIONS: dict[type[nn.Module], tuple[Callable[..., torch.Tensor], tuple[str, 
 }
 """The functions that layers call, with the attributes that these get behind the input."""
 
-_EXTENDED = {kind: type(f"Extended{kind.__name__}", (ExtendedLayer, kind), {"layer": kind}) for kind in _FUNCTIONS}
+_EXTENDED = {kind: type(f"Extended{kind.__name__}", (ExtendedLayer, kind), {}) for kind in _FUNCTIONS}
+_LAYERS = {extended: kind for kind, extended in _EXTENDED.items()}
 
 _OF_LAYERS = frozenset({"onnx_op", "onnx_name", "onnx_source"}).union(
     *(vars(layer) for layer in (nn.BatchNorm1d(1), nn.GroupNorm(1, 1), nn.LayerNorm(1), nn.RMSNorm(1)))
 )
 """The attributes of layers, and what an import notes on them."""
+
+
+def layer_of(module: nn.Module) -> type[nn.Module] | None:
+    """Returns the class of the layer that a module extends, None for another module."""
+    return _LAYERS[type(module).kind] if isinstance(module, ExtendedLayer) else None
+
+
+def function_of(module: nn.Module) -> Callable[..., torch.Tensor] | None:
+    """Returns the function that an extended layer calls in the place of the layer, None for another module."""
+    layer = layer_of(module)
+    return None if layer is None else _FUNCTIONS[layer][0]
+
+
+def plain(module: nn.Module) -> nn.Module:
+    """Returns the layer that a module extends, alone; it shares the state and the modules inside."""
+    layer = layer_of(module)
+    assert layer is not None
+    result = object.__new__(layer)
+    result.__dict__.update((name, value) for name, value in vars(module).items() if name in _OF_LAYERS)
+    return result
+
+
+def behind(module: ExtendedLayer) -> nn.Module:
+    """Returns the module of the activation behind the layer in its block; of several an `nn.Sequential`."""
+    found = list[nn.Module]()
+    for node in module.graph.nodes:
+        if node.op == "call_module":
+            found.append(module.get_submodule(str(node.target)))
+        elif activated(node) is not None:
+            kind, options = cast(Module, module_of(node))
+            found.append(kind(**options))
+    return found[0] if len(found) == 1 else nn.Sequential(*found)
 
 
 def extend_layers(program: Scoped, declared: dict[fx.Node, Path | None]) -> dict[str, str]:
@@ -195,7 +203,7 @@ def _extended(kind: type[ExtendedLayer], layer: nn.Module, first: _Chain) -> Ext
     """
     calls = [Call("placeholder", "x")]
     given: list[Any] = [Value(0)]
-    function, names = _FUNCTIONS[kind.layer]
+    function, names = _FUNCTIONS[type(layer)]
     for name in names:
         value = getattr(layer, name)
         if isinstance(value, (torch.Tensor, bool)):

@@ -6,12 +6,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.blocks.extended_layers import ExtendedLayer
+from onnx2nn.fx.blocks.extended_layers import function_of, plain
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import HOLDERS
@@ -28,8 +28,7 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
     flat = flat_graph(module, lambda path, _: ".".join(path) in blocks, layers=True)
     result = fx.GraphModule(module, flat.graph, type(module).__name__)
     for path in flat.layers or ():
-        called = cast(ExtendedLayer, module.get_submodule(path))
-        result.set_submodule(path, called.plain())
+        result.set_submodule(path, plain(module.get_submodule(path)))
     result.meta, result.training = module.meta, module.training
     _note_scopes(module, flat)
     return result
@@ -130,7 +129,7 @@ def _inlined(
 ) -> Any:
     """Copies the calls of `module` to `flat`; returns its output. `repeat` has their notes in a further call."""
     inside_block = isinstance(module, Block)
-    layer = type(module).function() if flat.layers is not None and isinstance(module, ExtendedLayer) else None
+    layer = function_of(module) if flat.layers is not None else None
     nodes = [*module.graph.nodes]
     if repeat is None:
         repeat = [node.meta for node in nodes]
