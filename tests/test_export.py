@@ -900,6 +900,22 @@ def test_a_file_is_compared_where_its_trace_would_refuse() -> None:
         assert found.shape == (given.size // 4, 4)
 
 
+class Halved(nn.Module):
+    """Chooses by a remainder of half the rows, of which there are none of one row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if 7 % (x.shape[0] // 2) != 0 else x - 1
+
+
+def test_checks_that_divide_by_a_size() -> None:
+    """torch's check of the remainder ends in an error of Python's for one row: it refuses that size, too."""
+    x = torch.randn(9)
+    program = torch.export.export(Halved(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    refused = refused_sizes(program, (x,), least=1)
+    assert refused["divisors other than 0 in its checks"] == [[(1,)]]
+    assert [[(2,)], [(3,)], [(14,)], [(15,)]] in refused.values()
+
+
 SCANNED = """
 <ir_version: 8, opset_import: ["" : 17]>
 graph (float[2, SIZE, 4] x) => (float[2, 4] last, float[2, SIZE, 4] y) <float[2, 4] start = {0, 0, 0, 0, 0, 0, 0, 0}>

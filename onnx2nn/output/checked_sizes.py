@@ -50,6 +50,8 @@ def refused_sizes(
                 check(*inputs)
         except (AssertionError, RuntimeError) as error:  # of a check at the entry, and of one among the calls
             failed.setdefault(_PREFIX.sub("", str(error), count=1), []).append(sizes)
+        except ZeroDivisionError:  # of a check that takes a remainder
+            failed.setdefault("divisors other than 0 in its checks", []).append(sizes)
     return failed
 
 
