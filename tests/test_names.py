@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -1313,6 +1314,39 @@ class _PartOfTable(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         index = self.relative_position_index[: self.size, : self.size].reshape(-1)
         return x + self.relative_position_bias_table[index].reshape(self.size, self.size, -1).permute(2, 0, 1)
+
+
+class Attending(nn.Module):
+    """An attention to another value than its key, as DETR adds positions to queries and keys alone."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+        self.wide = bool(options.get("kdim"))
+        for name, value in self.attention.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(value)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        places = x + 0.5
+        key, value = (y[..., :6], y[..., :4]) if self.wide else (places, x)
+        return self.attention(places, key, value, need_weights=False)[0] * 2 + y.sum()
+
+
+@pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 4}], ids=str)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_attention_to_other_values_than_keys(exporter: str, options: dict[str, Any]) -> None:
+    """The older exporter splits its matrix, and gives the parts no names; without biases it names nothing of it."""
+    original, inputs = seeded(lambda: Attending(**options)), (normal(2, 5, 8), normal(2, 5, 8))
+    path = EXPORTERS[exporter](f"names_attending_{len(options)}", original, inputs, (normal(3, 4, 8), normal(3, 4, 8)))
+    module = onnx2nn.load(path)
+    _check_strict(original, module, inputs)
+    with torch.no_grad():
+        for value in original.parameters():
+            value += torch.randn_like(value)
+    module.load_state_dict(original.state_dict())
+    check_same(run(module, inputs), run(original, inputs), "with other values")
+    check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run_onnxruntime(path, inputs), "as it is")
 
 
 class Window(nn.Module):

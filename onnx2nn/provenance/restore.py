@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.attention_weights import restore_attention
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
 from onnx2nn.provenance.exponential_weights import restore_exponential
@@ -68,6 +69,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
 def _restore_nodes(keys: WeightKeys) -> None:
     """Restores the weights of each node by the node's operator."""
     places = NodePlaces(keys)
+    restore_attention(keys, places)
     matrices, layers = MatMulWeights(keys, places), LayerWeights(keys, places)
     for node in list(keys.graph):
         if node.domain:
