@@ -65,7 +65,7 @@ def function_of(module: nn.Module) -> Callable[..., torch.Tensor] | None:
     return None if layer is None else _FUNCTIONS[layer][0]
 
 
-def plain(module: nn.Module) -> nn.Module:
+def plain_layer(module: nn.Module) -> nn.Module:
     """Returns the layer that a module extends, alone; it shares the state and the modules inside."""
     layer = layer_of(module)
     assert layer is not None

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.blocks.extended_layers import function_of, plain
+from onnx2nn.fx.blocks.extended_layers import function_of, plain_layer
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import HOLDERS
@@ -25,10 +25,10 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
     in the form of torch's exporter, `['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d']`.
     """
     blocks = set(module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", ()))  # a pickle has plain GraphModules
-    flat = flat_graph(module, lambda path, _: ".".join(path) in blocks, layers=True)
+    flat = flat_graph(module, lambda path, _: ".".join(path) in blocks, plain=True)
     result = fx.GraphModule(module, flat.graph, type(module).__name__)
-    for path in flat.layers or ():
-        result.set_submodule(path, plain(module.get_submodule(path)))
+    for path in flat.layers:
+        result.set_submodule(path, plain_layer(module.get_submodule(path)))
     result.meta, result.training = module.meta, module.training
     _note_scopes(module, flat)
     return result
@@ -91,7 +91,8 @@ class Flat:
         running: the paths of the modules that run then, the outermost first.
         placed: the path of each call's container, where it is known: the one in the file for calls of the root.
         callers: the paths of the modules that run while calls are added.
-        layers: the paths of extended layers that are called as plain ones; None: their functions are called.
+        plain: whether extended layers are called as plain ones, and not their functions.
+        layers: the paths of those that are.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
@@ -99,22 +100,23 @@ class Flat:
     running: dict[fx.Node, tuple[Path, ...]] = field(default_factory=dict)
     placed: dict[fx.Node, Path | None] = field(default_factory=dict)
     callers: list[Path] = field(default_factory=list)
-    layers: list[str] | None = None
+    plain: bool = False
+    layers: list[str] = field(default_factory=list)
 
     def note(self, node: fx.Node, inside: Path, placed: Path | None) -> None:
         """Notes where a call that was added stands."""
         self.inside[node], self.running[node], self.placed[node] = inside, tuple(self.callers), placed
 
 
-def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool], layers: bool = False) -> Flat:
+def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool], plain: bool = False) -> Flat:
     """Returns the calls of `module`, with the calls of inner modules in place of calls of these.
 
     Args:
         module: the module of the program.
         inline: says of the path of a module that is called, and of the module, whether its calls replace it.
-        layers: whether the graph calls the layers that their author extended, and not their functions.
+        plain: whether the graph calls the layers that their author extended, and not their functions.
     """
-    flat = Flat(layers=[] if layers else None)
+    flat = Flat(plain=plain)
     flat.graph.output(_inlined(flat, module, (), {}, inline))
     return flat
 
@@ -129,7 +131,7 @@ def _inlined(
 ) -> Any:
     """Copies the calls of `module` to `flat`; returns its output. `repeat` has their notes in a further call."""
     inside_block = isinstance(module, Block)
-    layer = function_of(module) if flat.layers is not None else None
+    layer = function_of(module) if flat.plain else None
     nodes = [*module.graph.nodes]
     if repeat is None:
         repeat = [node.meta for node in nodes]
@@ -162,7 +164,6 @@ def _inlined(
 
 def _layer_call(flat: Flat, path: Path, given: fx.Node, meta: Mapping[str, Any]) -> fx.Node:
     """Adds the call of an extended layer as a plain one."""
-    assert flat.layers is not None
     target = ".".join(path)
     flat.layers.append(target)
     call = flat.graph.call_module(target, (given,))
