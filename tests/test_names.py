@@ -134,6 +134,16 @@ def _check_strict(original: nn.Module, module: nn.Module, inputs: Tensors) -> No
     check_same(run(module, inputs), expected, "the imported module")
 
 
+def _check_both_ways(original: nn.Module, module: nn.Module, inputs: Tensors) -> None:
+    """Asserts that each loads the other's state_dict, strictly; changes the weights of both."""
+    _check_strict(original, module, inputs)
+    with torch.no_grad():
+        for weight in original.parameters():
+            weight += torch.randn_like(weight) / 4
+    module.load_state_dict(original.state_dict(), strict=True)
+    check_same(run(module, inputs), run(original, inputs), "with other values")
+
+
 @pytest.mark.parametrize(
     ("name", "exporter"),
     mostly_slow(
@@ -698,15 +708,10 @@ def test_positions_and_scales_of_clip(exponent: float) -> None:
     if abs(exponent) < 2:  # several weights have this exponential
         assert set(module.naming_report().missing) == {"scale"}
         return
-    _check_strict(original, module, inputs)
     theirs = original.state_dict()
     for key, value in module.state_dict().items():
         assert torch.equal(value, theirs[key]), key
-    with torch.no_grad():
-        for value in original.parameters():
-            value += torch.randn_like(value) / 4
-    module.load_state_dict(original.state_dict())
-    check_same(run(module, inputs), run(original, inputs), "with other values")
+    _check_both_ways(original, module, inputs)
 
 
 class Masked(nn.Module):
@@ -1340,12 +1345,7 @@ def test_attention_to_other_values_than_keys(exporter: str, options: dict[str, A
     original, inputs = seeded(lambda: Attending(**options)), (normal(2, 5, 8), normal(2, 5, 8))
     path = EXPORTERS[exporter](f"names_attending_{len(options)}", original, inputs, (normal(3, 4, 8), normal(3, 4, 8)))
     module = onnx2nn.load(path)
-    _check_strict(original, module, inputs)
-    with torch.no_grad():
-        for value in original.parameters():
-            value += torch.randn_like(value)
-    module.load_state_dict(original.state_dict())
-    check_same(run(module, inputs), run(original, inputs), "with other values")
+    _check_both_ways(original, module, inputs)
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run_onnxruntime(path, inputs), "as it is")
 
 
@@ -1397,12 +1397,7 @@ class Attention(nn.Module):
 def test_biases_of_relative_positions(first: bool) -> None:
     original, inputs = seeded(lambda: Attention(first)), (normal(2, 3, 4, 5),)
     module = onnx2nn.load(export_dynamo(f"names_positions_{first}", original, inputs, (normal(3, 3, 4, 5),)))
-    _check_strict(original, module, inputs)
-    with torch.no_grad():
-        for value in original.parameters():
-            value += torch.randn_like(value)
-    module.load_state_dict(original.state_dict())
-    check_same(run(module, inputs), run(original, inputs), "with other values")
+    _check_both_ways(original, module, inputs)
 
 
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6)])
