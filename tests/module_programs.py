@@ -54,7 +54,7 @@ def _exported(module: nn.Module, args: Values, named: Named) -> torch.export.Exp
     sizes = dict.fromkeys([*names[: len(args)], *named], batch)
     try:
         return torch.export.export(module, tuple(args), dict(named), dynamic_shapes=sizes)
-    except Exception as error:  # of many classes
+    except Exception as error:  # torch.export raises errors of many unrelated classes; each is a fault of this module
         raise Fault("torch.export fails", f"{type(error).__name__}: {str(error)[:200]}") from error
 
 

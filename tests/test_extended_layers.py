@@ -26,7 +26,7 @@ class Activated(nn.BatchNorm2d):
         self.drop, self.act = nn.Identity(), nn.SiLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(self.drop(super().forward(x)))  # type: ignore[no-any-return]  # a module's call
+        return self.act(self.drop(super().forward(x)))
 
 
 class Written(nn.BatchNorm1d):
@@ -39,7 +39,7 @@ class Written(nn.BatchNorm1d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         statistics = self.running_mean, self.running_var
         x = F.batch_norm(x, *statistics, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)
-        return self.bound(F.silu(x))  # type: ignore[no-any-return]  # a module's call
+        return self.bound(F.silu(x))
 
 
 class Grouped(nn.GroupNorm):
@@ -50,7 +50,7 @@ class Grouped(nn.GroupNorm):
         self.layer = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))  # type: ignore[no-any-return]  # a module's call
+        return self.layer(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))
 
 
 class Network(nn.Module):

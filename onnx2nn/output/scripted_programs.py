@@ -349,7 +349,7 @@ def _scripted_steps(module: nn.Module, path: str, values: Sequence[Any]) -> tupl
             made = _ScriptedScan(
                 torch.jit.script(_Passage(body, module.states, module.inputs, module.outputs)), module.empty
             )
-    except Exception:  # a body raises errors of many classes; the description says that its iterations are held
+    except Exception:  # tracing and scripting a body raise errors of many classes; its iterations are held, as is told
         return None
     return made, _within(inner, f"{path}.body")
 
