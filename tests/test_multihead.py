@@ -162,3 +162,78 @@ def test_the_batch_is_first_under_a_causal_mask(exporter: str) -> None:
     report = onnx2nn.verify_nodes(path, onnx2nn.load(path), input_shapes={"x": (2, STEPS, FEATURES)})
     assert report.ok, report
     check_travels(module, x, y)
+
+
+class Crossed(nn.Module):
+    """Attention of queries to another tensor, to keys and other values, and to itself with its place in the keys.
+
+    Args:
+        bias: whether one of the layers has biases, too.
+    """
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.memory, self.placed, self.plain = _attention(), _attention(), _attention(bias=bias)
+        self.steps_first, self.padded = nn.MultiheadAttention(FEATURES, HEADS), nn.MultiheadAttention(FEATURES, HEADS)
+        for name, value in self.named_parameters():
+            if "bias" in name:
+                nn.init.normal_(value)
+
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, place: torch.Tensor, padding: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        at = y + place
+        x = x + self.placed(x + 1, x + 1, x, need_weights=False)[0]
+        x = x + self.memory(x, y, y)[0] + self.plain(x, at, y)[0]
+        x, y, at = x.transpose(0, 1), y.transpose(0, 1), at.transpose(0, 1)
+        x = x + self.steps_first(x, at, y, need_weights=False)[0]
+        return x + self.padded(x, y, y, key_padding_mask=padding, attn_mask=mask)[0]
+
+
+def _crossed_inputs(n: int, queries: int = STEPS, keys: int = 7) -> Tensors:
+    generator = torch.Generator().manual_seed(n)
+    x, y, place, mask = (
+        torch.randn(shape, generator=generator)
+        for shape in ((n, queries, FEATURES), (n, keys, FEATURES), (keys, FEATURES), (queries, keys))
+    )
+    padding = torch.zeros(n, keys)
+    padding[0, (keys + 1) // 2 :] = -torch.inf
+    return x, y, place, padding, mask
+
+
+@pytest.mark.parametrize("exporter", mostly_slow(EXPORTERS, ["torchscript", "dynamo"]))
+def test_attention_to_other_tensors(exporter: str) -> None:
+    """The layers have the author's arguments in the author's order: query, key, value.
+
+    The TorchScript exporter keeps no name of an attention without biases.
+    """
+    original = seeded(lambda: Crossed(bias=exporter == "torchscript"))
+    sizes = [(2,), (3, 4, 9), (1, 1, 1)] if exporter == "dynamo" else [(2,), (3,), (1,)]
+    first, *others = (_crossed_inputs(*size) for size in sizes)
+    path = EXPORTERS[exporter]("multihead_crossed", original, first, others[0])
+    module = onnx2nn.load(path)
+    module.load_state_dict(original.state_dict(), strict=True)
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.MultiheadAttention)}
+    assert {name: layer.batch_first for name, layer in layers.items()} == {
+        "memory": True,
+        "placed": True,
+        "plain": True,
+        "steps_first": False,
+        "padded": False,
+    }
+    given: dict[str, dict[str, Tensors]] = {"author's": {}, "import's": {}}
+    hooks = [
+        of.get_submodule(name).register_forward_hook(
+            lambda _, args, __, into=given[owner], name=name: into.update({name: args})
+        )
+        for owner, of in (("author's", original), ("import's", module))
+        for name in layers
+    ]
+    for inputs in (first, *others):
+        original(*inputs)
+        check_against_onnxruntime(path, module, inputs)
+        for name in layers:
+            check_same(given["import's"][name], given["author's"][name], f"the arguments of {name}")
+    for hook in hooks:
+        hook.remove()
+    check_travels(module, first, others[0])

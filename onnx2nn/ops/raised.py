@@ -261,19 +261,25 @@ def multihead_attention(
     out_bias: Any = None,
     attn_mask: Any = None,
     key_padding_mask: Any = None,
+    key: Any = None,
+    value: Any = None,
     *,
     num_heads: int,
     is_causal: int = 0,
+    transB: int = 0,
 ) -> Any:
-    """Self-attention; X: `(L, N, features)`, weight: `(features, 3 * features)`.
+    """Attention of X, `(L, N, features)`, to key and value, `(S, N, features)`, which are X where they are absent.
 
-    Masks are nn.MultiheadAttention's: a float mask is added, a bool mask is True at masked keys.
+    The weight is `(features, 3 * features)`, with transB `(3 * features, features)`. Masks are nn.MultiheadAttention's:
+    a float mask is added, a bool mask is True at masked keys.
     """
-    size, packed = weight.shape[0], (weight.T, bias, None, None, False, 0.0)
+    key, value = X if key is None else key, X if value is None else value
+    weight = weight if transB else weight.T
+    size, packed = weight.shape[1], (weight, bias, None, None, False, 0.0)
     if is_causal:
-        attn_mask = F.ones((X.shape[0], X.shape[0]), dtype=F.bool, device=X.device).triu(1)
+        attn_mask = F.ones((X.shape[0], key.shape[0]), dtype=F.bool, device=X.device).triu(1)
     options: dict[str, Any] = {"training": False, "need_weights": False}
     masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
     options |= {name: mask for name, mask in masks.items() if mask is not None}
     attend = F.nn.functional.multi_head_attention_forward
-    return attend(X, X, X, size, num_heads, *packed, out_weight, out_bias, **options)[0]
+    return attend(X, key, value, size, num_heads, *packed, out_weight, out_bias, **options)[0]

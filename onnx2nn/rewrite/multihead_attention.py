@@ -1,7 +1,8 @@
-"""A rule for nn.MultiheadAttention as self-attention, with the masks of its call."""
+"""A rule for nn.MultiheadAttention, with the masks of its call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,32 +10,48 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
+from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.patterns import Match, matches, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
-_PACKED = "((packed := Linear(x, weight, bias)) | (packed := MatMul(x, weight)))"
-_SPLIT = f"(split := Transpose(Reshape({_PACKED}, sizes), perm=[2, 0, 1, 3]))"
-_HEADS_FIRST = "Transpose(Reshape(Gather({}, {}), folded_{}), perm=[1, 0, 2])"
+_PACKED = "((packed := Linear(query, weight, bias)) | (packed := MatMul(query, weight)))"
+_HEADS_FIRST = "Transpose(Reshape({}, folded_{}), perm=[1, 0, 2])"
 
 
-def _inner(heads: tuple[str, str, str] | None) -> str:
-    """Returns the patterns of queries, keys and values.
-
-    Args:
-        heads: names of the target shapes in which the heads are a dimension of their own, None where the heads are
-            folded into the batch.
-    """
-    each = [_HEADS_FIRST.format(split, index, index) for index, split in enumerate((_SPLIT, "split", "split"))]
-    return ", ".join(each if heads is None else [f"Reshape({e}, {h})" for e, h in zip(each, heads, strict=True)])
+def _product(name: str) -> str:
+    """Returns the pattern of an input that is multiplied by rows of the packed weight, with or without a bias."""
+    product = f"MatMul({name}, Transpose({name}_weight, perm=[1, 0]))"
+    return f"({product} + {name}_bias | {product})"
 
 
-_JOINED = (
-    f"Reshape(Transpose((attention := ScaledDotProductAttention({_inner(('heads', '_', '_'))}, ...)),"
-    " perm=[2, 0, 1, 3]), _)"
-    f" | Reshape(Transpose((attention := ScaledDotProductAttention({_inner(None)}, ...)), perm=[1, 0, 2]), _)"
+def _split(product: str, count: int) -> tuple[str, ...]:
+    """Returns the patterns of the `count` parts of one product."""
+    split = f"(split := Transpose(Reshape({product}, sizes), perm=[2, 0, 1, 3]))"
+    return tuple(f"Gather({split if index == 0 else 'split'}, {index})" for index in range(count))
+
+
+_INPUTS = ("query", "key", "value")
+_PROJECTIONS = (
+    _split(_PACKED, 3),
+    (_product("query"), *_split(_product("key"), 2)),
+    tuple(map(_product, _INPUTS)),
 )
-_MULTIHEAD = f"Reshape((out := Gemm({_JOINED}, out_weight, ...)), _)"
+"""Patterns of the queries, keys and values: of one tensor, of one tensor and another, and of three."""
+
+
+def _joined(projections: Sequence[str]) -> str:
+    """Returns the patterns of what the heads give, as a dimension of their own, or folded into the batch."""
+    folded = [_HEADS_FIRST.format(each, index) for index, each in enumerate(projections)]
+    apart = [f"Reshape({each}, {heads})" for each, heads in zip(folded, ("heads", "_", "_"), strict=True)]
+    alternatives = ((apart, "[2, 0, 1, 3]"), (folded, "[1, 0, 2]"))
+    return " | ".join(
+        f"Reshape(Transpose((attention := ScaledDotProductAttention({', '.join(inner)}, ...)), perm={perm}), _)"
+        for inner, perm in alternatives
+    )
+
+
+_MULTIHEAD = f"Reshape((out := Gemm({' | '.join(map(_joined, _PROJECTIONS))}, out_weight, ...)), _)"
 
 _LINEAR_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 
@@ -111,10 +128,9 @@ def _heads(match: Match, facts: ValueFacts, features: int) -> int | None:
     return features // size if size and size > 0 and features % size == 0 else None
 
 
-def _is_from_multihead_module(match: Match) -> bool:
+def _is_from_multihead_module(attention: ir.Node, bias: ir.Value | None, weight: ir.Value) -> bool:
     """Returns whether the weights' names or the exporter's metadata show that the nodes come from the module."""
-    noted = "MultiheadAttention" in match["attention"].metadata_props.get("pkg.torch.onnx.class_hierarchy", "")
-    bias, weight = match.get("bias"), match["out_weight"]
+    noted = "MultiheadAttention" in attention.metadata_props.get("pkg.torch.onnx.class_hierarchy", "")
     named = bias is not None and (bias.name or "").endswith("in_proj_bias")
     return noted or named or (weight.name or "").endswith("out_proj.weight")
 
@@ -124,20 +140,66 @@ def _is_scaled(attention: ir.Node, size: float) -> bool:
     return scale is None or bool(np.isclose(scale.as_float(), size**-0.5, rtol=1e-6))
 
 
+def _packed(parts: Sequence[ir.Value], match: Match, facts: ValueFacts) -> ir.Value | None:
+    """Returns the constant whose rows the values are, all of them in this order; None where there is none.
+
+    Rows are told apart by numbers in the places of their elements. A trace computes their bounds of the queries' size.
+    """
+    nodes = [part.producer() for part in parts]
+    whole = nodes[0].inputs[0] if nodes[0] is not None and nodes[0].inputs else None
+    shape = facts.constant_shape(whole)
+    if whole is None or shape is None or any(node is None or node.inputs[0] is not whole for node in nodes):
+        return None
+    rows = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    given = {whole: rows, match["query"]: np.zeros((1, 1, shape[0] // 3))}
+    evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, given)
+    try:
+        found = np.concatenate([evaluator.array(part) for part in parts])
+    except Exception:  # a framework raises errors of many types; the values then count as computed otherwise
+        return None
+    return whole if np.array_equal(found, rows) else None
+
+
+def _weights(match: Match, facts: ValueFacts) -> tuple[ir.Value | None, ir.Value | None]:
+    """Returns the packed weight and bias of the projections, None for one that is absent or not known."""
+    if "packed" in match:
+        return match["weight"], match.get("bias")
+    found = []
+    for kind in ("weight", "bias"):
+        parts = [match[f"{name}_{kind}"] for name in _INPUTS if f"{name}_{kind}" in match]
+        found.append(_packed(parts, match, facts) if parts else None)
+    return found[0], found[1]
+
+
+def _is_frozen(match: Match, facts: ValueFacts) -> bool:
+    """Returns whether the file fixes the number of keys, which it declares as dynamic: torch's older exporter does."""
+    declared, folded = facts.declared(match["key"]), facts.ints(match["folded_1"])
+    return declared is not None and declared[0] is None and folded is not None and folded[0] not in (None, -1)
+
+
 def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
-    attention, out, bias = match["attention"], match["out"], match.get("bias")
-    shapes = [facts.constant_shape(match[name]) for name in ("weight", "out_weight")]
-    if shapes != [
-        (features := (shapes[0] or (0,))[0], 3 * features),
-        (features, features),
-    ] or not _is_from_multihead_module(match):
+    attention, out, (weight, bias) = match["attention"], match["out"], _weights(match, facts)
+    features = (facts.constant_shape(match["out_weight"]) or (0,))[0]
+    transposed = "packed" not in match
+    shapes = [facts.constant_shape(value) for value in (weight, match["out_weight"])]
+    inner = (features, 3 * features)
+    if weight is None or shapes != [inner[::-1] if transposed else inner, (features, features)]:
+        return None
+    if any(f"{name}_bias" in match for name in _INPUTS) != (transposed and bias is not None):
+        return None
+    if not _is_from_multihead_module(attention, bias, match["out_weight"]):
         return None
     if any(out.attributes[name].value != value for name, value in _LINEAR_GEMM.items() if name in out.attributes):
         return None
     if "transB" not in out.attributes or any(name in attention.attributes for name in ("transposed", "grouped")):
         return None
     heads, masks = _heads(match, facts, features), _masks([*attention.inputs, None][3], facts)
-    if heads is None or masks is None or not _is_scaled(attention, features / heads):
+    if (
+        (transposed and _is_frozen(match, facts))
+        or heads is None
+        or masks is None
+        or not _is_scaled(attention, features / heads)
+    ):
         return None
     out_bias = [*out.inputs, None][2]
     if out_bias is None and bias is not None:  # torch's exporter omits a bias of zeros
@@ -149,51 +211,57 @@ def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     if any(isinstance(item, ir.Value) and facts.constant_shape(item) is None for item in (bias, out_bias)):
         return None
-    attributes = {"num_heads": heads}
+    if transposed:
+        facts.equate(match["query"], match["key"], 1)
+    attributes = {"num_heads": heads} | ({"transB": 1} if transposed else {})
     if "is_causal" in attention.attributes:
         attributes["is_causal"] = 1
-    tensors = (match["weight"], bias, match["out_weight"], out_bias, masks.attention, masks.padding)
-    return NewNode(f"{OWN}::MultiheadAttention", (match["x"], *tensors), attributes)
+    tensors = (weight, bias, match["out_weight"], out_bias, masks.attention, masks.padding)
+    others = (match["key"], match.get("value", match["key"])) if transposed else ()
+    return NewNode(f"{OWN}::MultiheadAttention", (match["query"], *tensors, *others), attributes)
 
 
 # Sample inputs.
 
 
-def _sizes(target: ir.Value, count: int, facts: ValueFacts) -> list[int | None]:
+def _sizes(target: ir.Value | None, count: int, facts: ValueFacts) -> list[int | None]:
     """Returns the `count` sizes in a Reshape's target, None for each size that is known at run time only."""
     sizes = facts.ints(target) or []
     return [size if size and size > 0 else None for size in sizes] if len(sizes) == count else [None] * count
 
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:
-    features, wide = facts.constant_shape(match["weight"]) or (0, 0)
+    features = (facts.constant_shape(match["out_weight"]) or (0,))[0]
     heads, masks = _heads(match, facts, features) or 1, _masks([*match["attention"].inputs, None][3], facts) or _Masks()
-    steps, batch = _steps_and_batch(match, masks, heads, facts)
-    x = facts.shape(match["x"]) if match["x"].shape is not None else (steps, batch, features)
-    sample: dict[str, Any] = {"x": x or (), "weight": (features, wide), "bias": (wide,)}
-    sample |= {"out_weight": (features, features)}
-    shapes = {2: (steps, steps), 3: (batch * heads, steps, steps)}
+    queries, keys, batch = _counts(match, masks, heads, facts)
+    sample: dict[str, Any] = {"query": (queries, batch, features), "out_weight": (features, features)}
+    sample |= dict.fromkeys(("key", "value"), (keys, batch, features))
+    sample |= {"weight": (features, 3 * features), "bias": (3 * features,)}
+    shapes = {2: (queries, keys), 3: (batch * heads, queries, keys)}
     for name, mask in (("mask", masks.attention), ("padding", masks.padding)):
         if mask is not None and facts.array(mask) is None:
             match[name] = mask
-            shape = (batch, steps) if name == "padding" else shapes[facts.rank(mask) or 2]
+            shape = (batch, keys) if name == "padding" else shapes[facts.rank(mask) or 2]
             sample[name] = _random_flags(shape) if _is_bool_mask(mask) else shape
     return {name: item for name, item in sample.items() if name in match}
 
 
-def _steps_and_batch(match: Match, masks: _Masks, heads: int, facts: ValueFacts) -> tuple[int, int]:
-    """Returns sequence length and batch size as far as the file determines them, else small sizes."""
-    if match["x"].shape is not None:
-        steps, batch, _ = facts.shape(match["x"]) or (5, 3, 0)
-        return steps, batch
-    sizes, folded = _sizes(match["sizes"], 4, facts), [_sizes(match[f"folded_{i}"], 3, facts) for i in range(3)]
-    split = _sizes(match["heads"], 4, facts) if "heads" in match else [None] * 4
+def _counts(match: Match, masks: _Masks, heads: int, facts: ValueFacts) -> tuple[int, int, int]:
+    """Returns the numbers of queries, keys and samples as far as the file determines them, else small sizes."""
+    one = "packed" in match
+    sizes, split = _sizes(match.get("sizes"), 4, facts), _sizes(match.get("heads"), 4, facts)
+    folded = [_sizes(match[f"folded_{i}"], 3, facts) for i in range(3)]
     padding = facts.shape(masks.padding) if masks.padding is not None else None
     mask = facts.shape(masks.attention) if masks.attention is not None else None
-    named = [mask[-1] if mask else None, padding[1] if padding else None, sizes[0], *(sizes[0] for sizes in folded)]
-    joint = (target[1] // heads for target in folded if target[1])
-    batches = [mask[0] // heads if mask and len(mask) > 2 else None, padding[0] if padding else None]
-    return next(filter(None, named), 5), next(filter(None, (*batches, sizes[1], split[0], *joint)), 3)
+    query, key = (facts.shape(x) if (x := match.get(name)) and x.shape else None for name in ("query", "key"))
+    queries = [query[0] if query else None, mask[-2] if mask else None, folded[0][0]]
+    keys = [key[0] if key else None, mask[-1] if mask else None, padding[1] if padding else None, sizes[0]]
+    keys += [target[0] for target in folded[1:]]
+    batches = [query[1] if query else None, mask[0] // heads if mask and len(mask) > 2 else None]
+    batches += [padding[0] if padding else None, sizes[1], split[0]]
+    batches += [target[1] // heads for target in folded if target[1]]
+    steps = next(filter(None, [*queries, *keys] if one else queries), 5)
+    return steps, steps if one else next(filter(None, keys), 7), next(filter(None, batches), 3)
 
 
 def _is_bool_mask(mask: ir.Value) -> bool:

@@ -352,6 +352,13 @@ class ValueFacts:
         known = len(self._small)
         return self._small[place] if place < known else self._small[-1] + place - known + 1
 
+    def equate(self, value: ir.Value, other: ir.Value, axis: int) -> None:
+        """Gives a dynamic dimension of two values one size in samples: the file may have two names for it."""
+        dims = [dim for x in (value, other) if x.shape is not None and isinstance(dim := x.shape[axis], ir.SymbolicDim)]
+        if len(dims) == 2:
+            self._size(dims[0])
+            self._places[str(dims[1].value)] = self._places[str(dims[0].value)]
+
     def placeholder(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
         """Returns zeros in the shape of a value that a Shape node reads, None for other values and unknown shapes."""
         if any(use.node.op_type == "Shape" for use in value.uses()):
