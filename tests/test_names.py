@@ -1349,6 +1349,28 @@ def test_attention_to_other_values_than_keys(exporter: str, options: dict[str, A
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run_onnxruntime(path, inputs), "as it is")
 
 
+class Decoding(nn.Module):
+    """A decoder whose layers have equal weights, as it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.decoder(x, y)
+
+
+def test_attention_of_layers_with_equal_weights() -> None:
+    """The older exporter merges the parts of their packed weights."""
+    torch.manual_seed(0)
+    original, inputs = Decoding().eval(), (normal(2, 5, 8), normal(2, 4, 8))
+    path = EXPORTERS["torchscript"]("names_equal_attention", original, inputs)
+    module = onnx2nn.load(path)
+    _check_both_ways(original, module, inputs)
+    assert sum(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()) == 4
+    check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run_onnxruntime(path, inputs), "as it is")
+
+
 class Window(nn.Module):
     """The table and the index of a window of 2 by 2, in a module of their own, as transformers' Swin has them."""
 

@@ -1,8 +1,9 @@
 """Packs the projections of `nn.MultiheadAttention` again, which torch's older exporter splits.
 
 Where the value is another tensor than the key, as in DETR, the module multiplies each input with its third of one
-matrix: `in_proj_weight.chunk(3)`. The exporter computes the thirds, so that the file has three matrices without names,
-and three biases, which are nodes.
+matrix: `in_proj_weight.chunk(3)`. Where the query alone is another tensor, as in a decoder, it multiplies the query by
+the first third, and the key by the others. The exporter computes the parts where it knows all sizes, so that the file
+has three or two matrices without names, and as many biases, which are nodes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def restore_attention(keys: WeightKeys, places: NodePlaces) -> None:
     """Gives the projections of each attention the keys and the layout of the module's weights.
 
     Law: a module that multiplies by its inner layer `out_proj` itself, and before that three inputs by matrices of its
-    own, is an `nn.MultiheadAttention`. It projects the query, the key and the value in this order; the matrices are one
-    parameter if they have one shape.
+    own, is an `nn.MultiheadAttention`; so is one with two matrices, the second of which gives twice the features. It
+    projects the query, the key and the value in this order; the matrices are one parameter if the inputs have one size.
     """
     if keys.author.listed or not keys.unfold:
         return
@@ -36,22 +37,30 @@ def restore_attention(keys: WeightKeys, places: NodePlaces) -> None:
             around.setdefault(place.path, []).append(node)
     for path, nodes in around.items():
         inner = [node for node in nodes if _unnamed(node, 1) is not None]
-        if len(inner) == 3 and any(_reads(node, f"{path}.{_OUTER}" if path else _OUTER) for node in nodes):
+        if len(inner) in (2, 3) and any(_reads(node, f"{path}.{_OUTER}" if path else _OUTER) for node in nodes):
             _restore(keys, f"{path}." if path else "", inner)
 
 
 def _restore(keys: WeightKeys, prefix: str, products: Sequence[ir.Node]) -> None:
     matrices = [value for node in products if (value := _unnamed(node, 1)) is not None]
-    shapes = {tuple(array_of(matrix).shape) for matrix in matrices}
+    shapes = [tuple(array_of(matrix).shape) for matrix in matrices]
     biases = [_bias(node) for node in products]
     added = [bias for bias in biases if bias is not None]
-    names = [_PACKED] if len(shapes) == 1 else [*_SEPARATE]
+    if len(added) not in (0, len(products)) or any(len(shape) != 2 for shape in shapes):
+        return
+    features = shapes[0][1]
+    widths = [width for _, width in shapes]
+    are_own = all(matrix is node.inputs[1] for matrix, node in zip(matrices, products, strict=True))
+    is_packed = {size for size, _ in shapes} == {features}
+    if any(bias.size != width for (_, _, bias), width in zip(added, widths, strict=False)):
+        return
+    if widths != [features] * 3 and not (is_packed and widths == [features, 2 * features]):
+        return
+    names = [_PACKED] if is_packed else [*_SEPARATE]
     own = [f"{prefix}{name}" for name in (*names, *([_BIAS] if added else []))]
-    if len(added) not in (0, 3) or not all(map(keys.is_free, own)) or any(len(shape) != 2 for shape in shapes):
+    if not all(map(keys.is_free, own)) or not (is_packed or are_own):
         return
-    if len({array_of(matrix).shape[1] for matrix in matrices} | {bias.size for _, _, bias in added}) != 1:
-        return
-    if len(shapes) == 1:
+    if is_packed:
         packed = _split(keys, own[0], [array_of(matrix).T for matrix in matrices], products[0])
         for node, part in zip(products, packed, strict=True):
             turned = ir.Node("", "Transpose", [part], {"perm": ir.AttrInt64s("perm", [1, 0])}, version=13)
@@ -69,7 +78,8 @@ def _restore(keys: WeightKeys, prefix: str, products: Sequence[ir.Node]) -> None
 def _split(keys: WeightKeys, key: str, parts: Sequence[np.ndarray], first: ir.Node) -> Sequence[ir.Value]:
     """Adds a weight that consists of parts; returns the parts of it, computed in front of a node."""
     keys.add(key, np.concatenate(parts), "the projections of an attention, which the exporter split")
-    made = ir.Node("", "Split", [keys.graph.initializers[key]], num_outputs=len(parts), version=13)
+    sizes = ir.AttrInt64s("split", [len(part) for part in parts])
+    made = ir.Node("", "Split", [keys.graph.initializers[key]], {"split": sizes}, num_outputs=len(parts), version=11)
     _insert(keys, made, first, f"{first.name}/{key}/Split")
     return made.outputs
 
@@ -82,9 +92,17 @@ def _insert(keys: WeightKeys, node: ir.Node, before: ir.Node, name: str) -> None
 
 
 def _unnamed(node: ir.Node, position: int) -> ir.Value | None:
-    """Returns an input that is a constant without a name of the author's; None for another one."""
-    value = weight_input(node, position)
-    return value if value is not None and is_generated(value.name or "") else None
+    """Returns the constant at an input without a name of the author's; None for another input.
+
+    It may be that of an equal weight, with which the exporter merged it, behind an Identity.
+    """
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None or not is_generated(value.name or ""):
+        return None
+    before = value.producer()
+    return (
+        weight_input(before, 0) if before is not None and before.op_type == "Identity" else weight_input(node, position)
+    )
 
 
 def _reads(node: ir.Node, name: str) -> bool:
@@ -97,11 +115,6 @@ def _bias(product: ir.Node) -> tuple[ir.Node, int, np.ndarray] | None:
     if len(uses) != 1 or uses[0].node.op_type != "Add":
         return None
     add, position = uses[0].node, 1 - uses[0].idx
-    value = add.inputs[position]
-    if value is None or not is_generated(value.name or ""):
-        return None
-    before = value.producer()
-    if before is not None and before.op_type == "Identity":  # of an equal weight, with which the exporter merged it
-        value = before.inputs[0]
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    value = _unnamed(add, position)
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
     return (add, position, tensor.numpy()) if tensor is not None and len(tensor.shape) == 1 else None

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.evaluation import Evaluator
-from onnx2nn.rewrite.patterns import Match, matches, parse, tensor_of
+from onnx2nn.rewrite.patterns import Match, ints_of, matches, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -173,8 +173,12 @@ def _weights(match: Match, facts: ValueFacts) -> tuple[ir.Value | None, ir.Value
 
 def _is_frozen(match: Match, facts: ValueFacts) -> bool:
     """Returns whether the file fixes the number of keys, which it declares as dynamic: torch's older exporter does."""
-    declared, folded = facts.declared(match["key"]), facts.ints(match["folded_1"])
-    return declared is not None and declared[0] is None and folded is not None and folded[0] not in (None, -1)
+    key, folded = match["key"], facts.ints(match["folded_1"])
+    node = key.producer()
+    turned = node is not None and node.op_type == "Transpose" and ints_of(node, "perm") == [1, 0, 2]
+    shape = node.inputs[0].shape if turned else key.shape
+    declared = shape[1 if turned else 0] if shape is not None and len(shape) == 3 else None
+    return isinstance(declared, ir.SymbolicDim) and folded is not None and folded[0] not in (None, -1)
 
 
 def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
