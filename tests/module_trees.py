@@ -31,17 +31,18 @@ import onnx2nn
 from onnx2nn.errors import ModelFileError
 from tests.module_calls import Calls, Fault, calls_of, close
 from tests.module_programs import check_program
+from tests.random_layers import FEATURES, TIME
 from tests.random_modules import (
-    FEATURES,
-    TIME,
     Model,
     Part,
     Values,
     draw,
+    draw_attending,
     draw_backwards,
     draw_extended,
     draw_modulated,
     draw_sized,
+    draw_weighted,
     original_of,
     shrunk,
 )
@@ -413,6 +414,8 @@ def main() -> None:
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
     parser.add_argument("--extended", action="store_true", help="with normalisations that activate their result")
+    parser.add_argument("--attending", action="store_true", help="with attention by nn.MultiheadAttention")
+    parser.add_argument("--weighted", action="store_true", help="with computations of weights alone")
     parser.add_argument("--backwards", action="store_true", help="with modules that declare first what they use last")
     parser.add_argument(
         "--as_called",
@@ -426,6 +429,8 @@ def main() -> None:
         draw_sized: options.sized,
         draw_modulated: options.modulated,
         draw_extended: options.extended,
+        draw_attending: options.attending,
+        draw_weighted: options.weighted,
         draw_backwards: options.backwards,
     }
     drawn = next((kind for kind, wanted in chosen.items() if wanted), draw)

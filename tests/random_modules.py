@@ -18,194 +18,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-FEATURES, TIME = 6, 4
+from tests.random_layers import (
+    ATTENDING,
+    BRANCHING,
+    EXTENDED,
+    FEATURES,
+    LAYERS,
+    MODULATING,
+    OF_TWO,
+    TIME,
+    WEIGHTED,
+    linear,
+)
+
 Values = Sequence[torch.Tensor]
 
-
-class OverTime(nn.Module):
-    """A layer with functions around it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(FEATURES, FEATURES, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv(x.transpose(1, 2)).transpose(1, 2)
-
-
-class Centre(nn.Module):
-    """A module without weights that gives two values; the other is not always used."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean = x.mean(-1, keepdim=True)
-        return x - mean, mean.expand(x.shape)
-
-
-class Gate(nn.Module):
-    """A module without weights that takes two values."""
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(x) * y
-
-
-class Steps(nn.Module):
-    """A module without weights whose buffer is in no state_dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("steps", torch.linspace(0.1, 1, FEATURES), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cos(torch.arange(x.size(1))[:, None] * self.steps).expand(x.shape) * x
-
-
-class Skipped(nn.Sequential):
-    """A chain of modules with a forward of its own."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + super().forward(x)
-
-
-def _linear() -> nn.Linear:
-    return nn.Linear(FEATURES, FEATURES)
-
-
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "linear": _linear,
-    "unbiased": lambda: nn.Linear(FEATURES, FEATURES, bias=False),
-    "norm": lambda: nn.LayerNorm(FEATURES),
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "tanh": nn.Tanh,
-    "hardswish": nn.Hardswish,
-    "softmax": lambda: nn.Softmax(-1),
-    "dropout": nn.Dropout,
-    "series": lambda: nn.Sequential(_linear(), nn.ReLU(), _linear()),
-    "nested": lambda: nn.Sequential(_linear(), nn.Sequential(nn.Tanh(), _linear()), nn.GELU()),
-    "skipped": lambda: Skipped(_linear(), nn.ReLU(), Skipped(nn.Tanh(), _linear())),
-    "over_time": OverTime,
-    "centre": Centre,
-    "gate": Gate,
-    "steps": Steps,
-}
-
-
-class Branch(nn.Module):
-    """A layer, and a choice by data of what becomes of its result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = _linear()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.linear(x)
-        if torch.compiler.is_exporting():
-            chosen = torch.cond(x.sum() > 0, lambda x: torch.tanh(x) * 0.5, lambda x: x - 1, (x,))
-        else:
-            chosen = _by_sum(x)
-        return torch.relu(chosen)  # a file tells no module of what stands in a script: it is told by what is around it
-
-
-@torch.jit.script
-def _by_sum(x: torch.Tensor) -> torch.Tensor:
-    """A choice that torch's older exporter writes as an If; it follows a trace into one branch otherwise."""
-    if bool(x.sum() > 0):
-        result = torch.tanh(x) * 0.5
-    else:
-        result = x - 1
-    return result
-
-
-BRANCHING: dict[str, Callable[[], nn.Module]] = {"branch": Branch}
-"""Layers that data choose between."""
-
-
-class Modulated(nn.Module):
-    """A layer that a second value scales; its activation of that value is often that of other such layers too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = _linear()
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x * (1 + self.linear(F.silu(y)))
-
-
-class AdaptiveNorm(nn.Module):
-    """A normalisation whose scale and offset are computed of the mean of a second value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.act = nn.SiLU()
-        self.linear = nn.Linear(FEATURES, 2 * FEATURES)
-        self.norm = nn.LayerNorm(FEATURES, elementwise_affine=False)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        scale, offset = self.linear(self.act(y.mean(1, keepdim=True))).chunk(2, -1)
-        return self.norm(x) * (1 + scale) + offset
-
-
-class Mixed(nn.Module):
-    """Layers whose second value is used first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = _linear()
-        self.outer = _linear()
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z = self.inner(F.gelu(y))
-        return self.outer(F.gelu(x)) - z
-
-
-MODULATING: dict[str, Callable[[], nn.Module]] = {"modulated": Modulated, "adaptive": AdaptiveNorm, "mixed": Mixed}
-"""Layers of two values, of which each activates what others activate too."""
-
-
-class ActivatedNorm(nn.LayerNorm):
-    """A normalisation with an activation in it."""
-
-    def __init__(self) -> None:
-        super().__init__(FEATURES)
-        self.act = nn.SiLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(super().forward(x))
-
-
-class ActivatedGroups(nn.GroupNorm):
-    """A normalisation of groups of steps in time, with an activation in it."""
-
-    def __init__(self) -> None:
-        super().__init__(2, TIME)
-        self.act = nn.Tanh()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))
-
-
-class ActivatedBatch(nn.BatchNorm1d):
-    """A batch norm of steps in time with an activation in it, and another one as a function."""
-
-    def __init__(self) -> None:
-        super().__init__(TIME)
-        self.running_mean.uniform_(-0.5, 0.5)
-        self.running_var.uniform_(0.5, 1.5)
-        self.act = nn.GELU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self.act(super().forward(x)))
-
-
-EXTENDED: dict[str, Callable[[], nn.Module]] = {
-    "activated_norm": ActivatedNorm,
-    "activated_groups": ActivatedGroups,
-    "activated_batch": ActivatedBatch,
-}
-"""Normalisations that activate their result."""
-
-OF_TWO = (Gate, Modulated, AdaptiveNorm, Mixed)
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "add": lambda x, y: (x + y) * 0.5,
@@ -371,9 +198,9 @@ class Root(nn.Module):
                 if child not in shared:
                     shared[child] = build(model.shared[child])
                 return shared[child]
-            return (LAYERS | BRANCHING | MODULATING | EXTENDED)[child]()
+            return (LAYERS | BRANCHING | MODULATING | EXTENDED | ATTENDING | WEIGHTED)[child]()
 
-        parts: dict[str, Callable[[], nn.Module]] = {"body": lambda: build(model.plan), "head": _linear}
+        parts: dict[str, Callable[[], nn.Module]] = {"body": lambda: build(model.plan), "head": linear}
         for name in sorted(parts, reverse=model.backwards):
             self.add_module(name, parts[name]())
 
@@ -393,7 +220,7 @@ def draw(seed: int, functions: Collection[str] = FUNCTIONS, layers: Collection[s
     Args:
         seed: of it.
         functions: names in `FUNCTIONS` and `SIZED`, of which its steps take.
-        layers: names in `LAYERS`, `BRANCHING`, `MODULATING` and `EXTENDED`, of which its modules take.
+        layers: names in the dictionaries of tests/random_layers.py, of which its modules take.
     """
     return _Drawing(random.Random(seed), list(functions), list(layers)).model()
 
@@ -416,6 +243,16 @@ def draw_modulated(seed: int) -> Model:
 def draw_extended(seed: int) -> Model:
     """Returns the random model of a seed, many of whose layers are normalisations that activate their result."""
     return draw(seed, layers=[*LAYERS, *EXTENDED, *EXTENDED, *EXTENDED])
+
+
+def draw_attending(seed: int) -> Model:
+    """Returns the random model of a seed, many of whose layers attend by `nn.MultiheadAttention`."""
+    return draw(seed, layers=[*LAYERS, *ATTENDING, *ATTENDING])
+
+
+def draw_weighted(seed: int) -> Model:
+    """Returns the random model of a seed, many of whose layers compute with their weights alone."""
+    return draw(seed, layers=[*LAYERS, *WEIGHTED, *WEIGHTED, *WEIGHTED, *WEIGHTED])
 
 
 @dataclass(frozen=True)
