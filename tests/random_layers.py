@@ -235,11 +235,11 @@ class Viewed(nn.Module):
 
 
 class Exponential(nn.Module):
-    """A scale whose logarithm is the weight."""
+    """A scale whose logarithm is the weight, and large enough that no other number has this exponential."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.logit_scale = nn.Parameter(torch.rand(()))
+        self.logit_scale = nn.Parameter(torch.rand(()) + 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.normalize(x, dim=-1) * self.logit_scale.exp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,24 @@ from torch import nn
 
 import onnx2nn
 from tests.module_trees import Count, check, exported, fault_of, inputs_of
-from tests.random_modules import Model, draw, draw_backwards, draw_extended, draw_sized
+from tests.random_modules import (
+    Model,
+    draw,
+    draw_attending,
+    draw_backwards,
+    draw_extended,
+    draw_sized,
+    draw_weighted,
+)
 
 FAST = {"torchscript": 24, "dynamo": 4}
 """Modules of the fast tier; the newer exporter takes ten times as long."""
+
+DRAWN = [
+    *itertools.product(sorted(FAST), [draw, draw_sized, draw_backwards, draw_extended, draw_attending]),
+    ("dynamo", draw_weighted),
+]
+"""Exporters with kinds of modules. The older exporter computes what depends on weights alone, and notes none of them."""
 
 PARTS, IN_A_PART = 8, 60
 """The held tier's modules. A part is a test, for processes and shards."""
@@ -36,8 +51,7 @@ def _check_some(seeds: range, exporter: str, drawn: Callable[[int], Model] = dra
     assert total.found >= FOUND * total.modules > 0
 
 
-@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards, draw_extended])
-@pytest.mark.parametrize("exporter", sorted(FAST))
+@pytest.mark.parametrize(("exporter", "drawn"), DRAWN)
 def test_some_modules(exporter: str, drawn: Callable[[int], Model]) -> None:
     _check_some(range(FAST[exporter]), exporter, drawn)
 
@@ -77,8 +91,7 @@ def test_a_second_import_has_the_same_tree(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("drawn", [draw, draw_sized, draw_backwards, draw_extended])
-@pytest.mark.parametrize("exporter", sorted(FAST))
+@pytest.mark.parametrize(("exporter", "drawn"), DRAWN)
 def test_many_modules(exporter: str, drawn: Callable[[int], Model], part: int, request: pytest.FixtureRequest) -> None:
     first = (request.config.getoption("--seed") * PARTS + part) * IN_A_PART + 1000
     _check_some(range(first, first + IN_A_PART), exporter, drawn, long=True)
