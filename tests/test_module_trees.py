@@ -31,7 +31,7 @@ DRAWN = [
     *itertools.product(sorted(FAST), [draw, draw_sized, draw_backwards, draw_extended, draw_attending]),
     ("dynamo", draw_weighted),
 ]
-"""Exporters with kinds of modules. The older exporter computes what depends on weights alone, and notes none of them."""
+"""Exporters with kinds of modules. The older exporter computes what depends on weights alone, without a note."""
 
 PARTS, IN_A_PART = 8, 60
 """The held tier's modules. A part is a test, for processes and shards."""
