@@ -25,7 +25,7 @@ def close(ours: Any, theirs: Any) -> bool:
         return same and all(map(close, ours, theirs))
     if not isinstance(theirs, torch.Tensor):
         return bool(ours == theirs)
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+    if not isinstance(ours, torch.Tensor) or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     return torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 

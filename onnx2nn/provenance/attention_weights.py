@@ -9,25 +9,26 @@ has three or two matrices without names, and as many biases, which are nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.weight_keys import WeightKeys, array_of, weight_input
+from onnx2nn.provenance.weight_keys import WeightKeys, array_of, slot_of, weight_input
 
 _OUTER = "out_proj.weight"
 _PACKED, _SEPARATE = "in_proj_weight", ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 _BIAS = "in_proj_bias"
 
 
-class _Part(NamedTuple):
-    """Rows of a weight, and the value that a Split node gives of them."""
+class _Read(NamedTuple):
+    """A node that reads a part of a weight at an input."""
 
-    value: ir.Value
-    array: np.ndarray[Any, Any]
+    node: ir.Node
+    position: int
+    part: int
 
 
 def restore_attention(keys: WeightKeys, places: NodePlaces) -> None:
@@ -44,18 +45,18 @@ def restore_attention(keys: WeightKeys, places: NodePlaces) -> None:
     for node in keys.graph:
         if node.op_type in ("MatMul", "Gemm") and (place := places(node)) is not None:
             around.setdefault(place.path, []).append(node)
-    made: dict[str, Sequence[_Part]] = {}
+    made: dict[str, Sequence[np.ndarray]] = {}
     for nodes in around.values():
         inner = [node for node in nodes if _unnamed(node, 1) is not None]
         outer = {name for node in nodes for name in _names(node) if f".{name}".endswith(f".{_OUTER}")}
         prefix = outer.pop().removesuffix(_OUTER) if len(outer) == 1 else None
         if prefix is not None and f"{prefix}{_PACKED}" in made:
-            _restore_further(keys, made[f"{prefix}{_PACKED}"], made.get(f"{prefix}{_BIAS}"), inner)
+            _restore_further(keys, prefix, inner, made)
         elif prefix is not None and len(inner) in (2, 3):
             _restore(keys, prefix, inner, made)
 
 
-def _restore(keys: WeightKeys, prefix: str, products: Sequence[ir.Node], made: dict[str, Sequence[_Part]]) -> None:
+def _restore(keys: WeightKeys, prefix: str, products: Sequence[ir.Node], made: dict[str, Sequence[np.ndarray]]) -> None:
     """Gives the projections in the first call of a module their keys, behind `prefix`; adds their parts to `made`."""
     matrices = [value for node in products if (value := _unnamed(node, 1)) is not None]
     shapes = [tuple(array_of(matrix).shape) for matrix in matrices]
@@ -75,47 +76,55 @@ def _restore(keys: WeightKeys, prefix: str, products: Sequence[ir.Node], made: d
     own = [f"{prefix}{name}" for name in (*names, *([_BIAS] if added else []))]
     if not all(map(keys.is_free, own)) or not (is_packed or are_own):
         return
+    parts = {own[-1]: [bias for _, _, bias in added]} if added else {}
+    parts |= {own[0]: [array_of(matrix).T for matrix in matrices]} if is_packed else {}
+    for key, arrays in parts.items():
+        keys.add(key, np.concatenate(arrays), "the projections of an attention, which the exporter split")
+    made |= parts
     if is_packed:
-        made[own[0]] = _split(keys, own[0], [array_of(matrix).T for matrix in matrices], products[0])
-        for node, part in zip(products, made[own[0]], strict=True):
-            _multiply_by(keys, node, part)
+        _read(keys, own[0], widths, [_Read(node, 1, number) for number, node in enumerate(products)], products[0])
     else:
         for key, matrix in zip(own, matrices, strict=False):
             keys.rename(matrix, key, "the projections of an attention", "transposed")
     if added:
-        made[own[-1]] = _split(keys, own[-1], [bias for _, _, bias in added], products[0])
-        for (add, position, _), part in zip(added, made[own[-1]], strict=True):
-            add.replace_input_with(position, part.value)
+        _read(keys, own[-1], widths, [_Read(add, at, number) for number, (add, at, _) in enumerate(added)], products[0])
 
 
 def _restore_further(
-    keys: WeightKeys, weights: Sequence[_Part], biases: Sequence[_Part] | None, products: Sequence[ir.Node]
+    keys: WeightKeys, prefix: str, products: Sequence[ir.Node], made: dict[str, Sequence[np.ndarray]]
 ) -> None:
     """Lets the products in a further call read the parts that are equal to their matrices and biases."""
+    weights, biases = made[f"{prefix}{_PACKED}"], made.get(f"{prefix}{_BIAS}", ())
+    found: dict[str, list[_Read]] = {_PACKED: [], _BIAS: []}
     for node in products:
         matrix, bias = _unnamed(node, 1), _bias(node)
-        for number, part in enumerate(weights):
-            if matrix is not None and np.array_equal(part.array, array_of(matrix).T):
-                _multiply_by(keys, node, part)
-                if biases is not None and bias is not None and np.array_equal(biases[number].array, bias[2]):
-                    bias[0].replace_input_with(bias[1], biases[number].value)
-                break
+        equal = (
+            number
+            for number, part in enumerate(weights)
+            if matrix is not None and np.array_equal(part, array_of(matrix).T)
+        )
+        number = next(equal, None)
+        if number is not None:
+            found[_PACKED].append(_Read(node, 1, number))
+            if biases and bias is not None and np.array_equal(biases[number], bias[2]):
+                found[_BIAS].append(_Read(bias[0], bias[1], number))
+    for name, reads in found.items():
+        if reads:
+            _read(keys, f"{prefix}{name}", [len(part) for part in weights], reads, products[0])
 
 
-def _multiply_by(keys: WeightKeys, product: ir.Node, part: _Part) -> None:
-    """Replaces the matrix of a product by rows of a weight."""
-    turned = ir.Node("", "Transpose", [part.value], {"perm": ir.AttrInt64s("perm", [1, 0])}, version=13)
-    _insert(keys, turned, product, f"{product.name}/{part.value.name}/Transpose")
-    product.replace_input_with(1, turned.outputs[0])
-
-
-def _split(keys: WeightKeys, key: str, parts: Sequence[np.ndarray], first: ir.Node) -> Sequence[_Part]:
-    """Adds a weight that consists of parts; returns the parts of it, computed in front of a node."""
-    keys.add(key, np.concatenate(parts), "the projections of an attention, which the exporter split")
-    sizes = ir.AttrInt64s("split", [len(part) for part in parts])
-    made = ir.Node("", "Split", [keys.graph.initializers[key]], {"split": sizes}, num_outputs=len(parts), version=11)
-    _insert(keys, made, first, f"{first.name}/{key}/Split")
-    return [_Part(value, part) for value, part in zip(made.outputs, parts, strict=True)]
+def _read(keys: WeightKeys, key: str, sizes: Sequence[int], reads: Sequence[_Read], first: ir.Node) -> None:
+    """Lets nodes read parts of a weight, which a Split node in front of `first` gives; matrices are transposed."""
+    split = {"split": ir.AttrInt64s("split", sizes)}
+    made = ir.Node("", "Split", [keys.graph.initializers[key]], split, num_outputs=len(sizes), version=11)
+    _insert(keys, made, first, f"{first.name}_{slot_of(key)}_Split")
+    for node, position, number in reads:
+        part = made.outputs[number]
+        if node.op_type != "Add":
+            turned = ir.Node("", "Transpose", [part], {"perm": ir.AttrInt64s("perm", [1, 0])}, version=13)
+            _insert(keys, turned, node, f"{node.name}_Transpose")
+            part = turned.outputs[0]
+        node.replace_input_with(position, part)
 
 
 def _insert(keys: WeightKeys, node: ir.Node, before: ir.Node, name: str) -> None:
