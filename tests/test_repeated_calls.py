@@ -178,6 +178,33 @@ class Staged(nn.Module):
         return self.head(self.stages(x))
 
 
+class Attending(nn.Module):
+    """Attention with a residual connection; the mask becomes a float in each call, which a file has once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return x + found.transpose(1, 2).flatten(2)
+
+
+class Attended(nn.Module):
+    """One layer of attention three times, as ALBERT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Attending()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = (x[:, :, 0] > -1)[:, None, None, :]
+        for _ in range(3):
+            x = self.layer(x, mask)
+        return x
+
+
 class Parts(nn.Module):
     """A block of which one call uses one result, and the other call both."""
 
@@ -213,6 +240,7 @@ MODELS: dict[type[nn.Module], tuple[int, list[str]]] = {
     Unrolled: (1, ["layer"]),
     Refined: (1, ["update", "update.mix", "update.mix.1"]),
     Blended: (1, ["blend", "around", "around.blend"]),
+    Attended: (1, ["layer"]),
 }
 both = pytest.mark.parametrize("exporter", sorted(EXPORTERS))
 

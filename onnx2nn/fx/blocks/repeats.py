@@ -69,7 +69,9 @@ def separate(program: Scoped) -> None:
                 continue
             if module in shared:
                 calls = _repetitions(program, calls[0], len(path))
-                calls = calls if len(calls) > 1 else _with_weights(program, calls[0], len(path), computed)
+                calls = calls if len(calls) > 1 else _with_merged(program, calls[0], len(path), computed)
+                if len(calls) < 2 and (given := _given(program, calls[0], len(path))):
+                    calls = _with_merged(program, calls[0], len(path), computed | given)
             elif module in weightless:
                 size = _run(group, _signatures(program, calls[0], len(path)))
                 calls = _parts(calls[0], size)
@@ -124,48 +126,77 @@ def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _with_weights(program: Scoped, nodes: list[fx.Node], depth: int, weights: Set[fx.Node]) -> list[list[fx.Node]]:
-    """Returns the calls in a module as those of each call of it where it computes its weights, as one that is rounded.
+def _given(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> set[fx.Node]:
+    """Returns the calls that compute with values from outside of a module alone, and that calls alike of it use.
 
-    An exporter computes them once where all calls compute the same. As a module, each call does so.
+    Each call computes such a value where all are given the same, as the float mask of a mask.
+    """
+    inside, found = set(nodes), set[fx.Node]()
+    for node in nodes:
+        if (
+            node.op != "call_module"
+            and node.target not in RANDOM
+            and all(
+                program.is_movable(used) if used.op == "get_attr" else used in found or used not in inside
+                for used in node.all_input_nodes
+            )
+        ):
+            found.add(node)
+    dropped = found
+    while dropped:
+        uses = {node: Counter(_signatures(program, [*(_uses(node, found) - found)], depth)) for node in found}
+        dropped = {node for node, alike in uses.items() if min(alike.values(), default=1) < 2}
+        found -= dropped
+    return found
+
+
+def _with_merged(program: Scoped, nodes: list[fx.Node], depth: int, once: Set[fx.Node]) -> list[list[fx.Node]]:
+    """Returns the calls in a module as those of each call of it where some are in the file once, as a rounded weight.
+
+    An exporter computes once what all calls compute. As a module, each call does so.
 
     Args:
         program: gets the copies of what further calls compute.
         nodes: the calls in the module and in those inside of it.
         depth: of the module.
-        weights: the calls that compute with weights alone.
+        once: the calls that all calls of a module may have in common.
     """
-    computed = [node for node in nodes if node in weights]
-    others = [node for node in nodes if node not in weights]
+    computed = [node for node in nodes if node in once]
+    others = [node for node in nodes if node not in once]
     calls = _repetitions(program, others, depth) if computed and others else []
-    uses = [_uses(node, weights) for node in computed]
+    uses = [_uses(node, once) for node in computed]
     if len(calls) < 2 or any(users.isdisjoint(call) for users in uses for call in calls):
         return [nodes]
-    if not all(_numbered(program, call) or _computes(call, weights) for call in calls[1:]):
-        return [nodes]  # one call, that uses a weight several times
-    for call in calls[1:]:
-        with program.graph.inserting_before(call[0]):
-            copies: dict[fx.Node, fx.Node] = {}
-            for node in computed:
+    if not all(_numbered(program, call) or _computes(call, once) for call in calls[1:]):
+        return [nodes]  # one call, that uses a value several times
+    first = [*itertools.takewhile(lambda node: node is not calls[1][0], nodes)]
+    for number, call in enumerate(calls[1:], 1):  # copies stand where the first call has them, for equal programs
+        copies: dict[fx.Node, fx.Node] = {}
+        following, calls[number] = iter(call), []
+        for node in first:
+            if node not in once:
+                calls[number].append(next(following))
+                continue
+            with program.graph.inserting_before(call[len(calls[number]) - len(copies)]):
                 copies[node] = program.copied(node, program.scope[node], copies)
+            calls[number].append(copies[node])
         for node in call:
             for used in node.all_input_nodes:
                 if used in copies:
                     node.replace_input_with(used, copies[used])
-        call[:0] = copies.values()
-    calls[0][:0] = computed
+    calls[0] = first
     return calls
 
 
-def _computes(call: Iterable[fx.Node], weights: Set[fx.Node]) -> bool:
-    """Returns whether the newer exporter notes other weights of a call than those that it was merged with."""
+def _computes(call: Iterable[fx.Node], once: Set[fx.Node]) -> bool:
+    """Returns whether the newer exporter notes other values of a call than those that they were merged with."""
     noted = list[bool | None]()
     for node in call:
-        pending = [used for used in node.all_input_nodes if used in weights]
+        pending = [used for used in node.all_input_nodes if used in once]
         while pending:
             value = pending.pop()
             if value.meta.get("onnx") == node.meta.get("onnx"):  # of the same node of the file
-                pending += [used for used in value.all_input_nodes if used in weights]
+                pending += [used for used in value.all_input_nodes if used in once]
             else:
                 noted.append(names_argument(node, value))
     return bool(noted) and not any(found is not False for found in noted)
