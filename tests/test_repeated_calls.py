@@ -454,6 +454,51 @@ def test_numbered_calls_have_the_keys_of_the_module(kind: type[nn.Module], expor
         assert len(calls) == 2
 
 
+class Angles(nn.Module):
+    """Angles of positions by one of two tables, as models have them whose layers attend near or far."""
+
+    near: torch.Tensor
+    far: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("near", "far"):
+            self.register_buffer(name, torch.rand(4), persistent=False)
+
+    def forward(self, positions: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = positions[:, :, None].float() * getattr(self, kind)
+        angles = torch.cat([angles, angles], -1)
+        return angles.cos(), angles.sin()
+
+
+class Positioned(nn.Module):
+    """Angles of the same positions by both tables, the floats of which a file has once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angles, self.linear = Angles(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(x.shape[1])[None]
+        for kind in ("near", "far"):
+            cos, sin = self.angles(positions, kind)
+            x = self.linear(x * cos + x.flip(-1) * sin)
+        return x
+
+
+@both
+def test_calls_that_share_what_they_begin_with(exporter: str) -> None:
+    """The first call is the author's, with his arguments and results; it had the results of both, or one for both."""
+    original = seeded(Positioned)
+    module = onnx2nn.load(EXPORTERS[exporter]("begin", original, _inputs(1, 2, 5), _inputs(1, 3, 7)))
+    inputs = _inputs(1, 4, 6)
+    check_same(run(module, inputs), run(original, inputs), "the outputs")
+    (_, given, expected), *_ = _calls(original, ["angles"], inputs)
+    (_, its_given, found), *_ = _calls(module, ["angles"], inputs)
+    torch.testing.assert_close(its_given, given[:1])
+    torch.testing.assert_close(found, expected)
+
+
 class Tower(nn.Module):
     """What the older exporter computes anew for each call: a folded kernel, slopes and scales with dimensions of 1."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 from torch import fx
 
@@ -63,6 +63,7 @@ def separate(program: Scoped) -> None:
             path = program.scope[node][: len(around) + 1]
             if len(path) > len(around):
                 groups.setdefault(path, []).append(position)
+        _compute_in_each(program, {path: [inside[position] for position in group] for path, group in groups.items()})
         for path, group in groups.items():
             calls, module = [[inside[position] for position in group]], module_path(path)
             if module not in repeated:
@@ -70,11 +71,12 @@ def separate(program: Scoped) -> None:
             if module in shared:
                 calls = _repetitions(program, calls[0], len(path))
                 calls = calls if len(calls) > 1 else _with_merged(program, calls[0], len(path), computed)
-                if len(calls) < 2 and (given := _given(program, calls[0], len(path))):
-                    calls = _with_merged(program, calls[0], len(path), computed | given)
             elif module in weightless:
                 size = _run(group, _signatures(program, calls[0], len(path)))
                 calls = _parts(calls[0], size)
+            given = _given(program, calls[0], len(path)) if len(calls) < 2 else set()
+            if given and (module in shared or _takes_only(calls[0], given)):
+                calls = _with_merged(program, calls[0], len(path), computed | given)
             for number, call in enumerate(calls):
                 alias = path if not number else (*around, f"{path[-1]}{MARK}{number}")
                 if number:
@@ -126,6 +128,30 @@ def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
+def _compute_in_each(program: Scoped, groups: Mapping[Path, Sequence[fx.Node]]) -> None:
+    """Copies what the first call of a module computes for a further one, which torch's older exporter numbers, to that.
+
+    Args:
+        program: gets the copies.
+        groups: the calls in the modules beside each other.
+    """
+    for path, nodes in groups.items():
+        base = (*path[:-1], without_call_number(path[-1]))
+        if base == path or base not in groups:
+            continue
+        copies: dict[fx.Node, fx.Node] = {}
+        given = _given(program, [*groups[base], *nodes], len(path))
+        for node in groups[base]:
+            users = _uses(node, given).intersection(nodes) if node in given else ()
+            if users:
+                with program.graph.inserting_before(min(users)):
+                    copies[node] = program.copied(node, (*path, *program.scope[node][len(path) :]), copies)
+        for node in nodes:
+            for used in node.all_input_nodes:
+                if used in copies:
+                    node.replace_input_with(used, copies[used])
+
+
 def _given(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> set[fx.Node]:
     """Returns the calls that compute with values from outside of a module alone, and that calls alike of it use.
 
@@ -148,6 +174,13 @@ def _given(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> set[fx.Node
         dropped = {node for node, alike in uses.items() if min(alike.values(), default=1) < 2}
         found -= dropped
     return found
+
+
+def _takes_only(nodes: Iterable[fx.Node], given: Set[fx.Node]) -> bool:
+    """Returns whether calls compute with some of them, what they hold and each other alone, but for these some."""
+    others = {node for node in nodes if node not in given}
+    used = {used for node in others for used in node.all_input_nodes if used.op != "get_attr"}
+    return used <= others | given
 
 
 def _with_merged(program: Scoped, nodes: list[fx.Node], depth: int, once: Set[fx.Node]) -> list[list[fx.Node]]:
