@@ -1562,3 +1562,41 @@ def test_a_module_ends_with_its_own_reshape() -> None:
     module, x = onnx2nn.load(onnx.shape_inference.infer_shapes(model)), torch.randn(3, 2)
     angles = torch.cat([x.sin(), x], 1)[None]
     check_same((module.angles(x), module(x)), (angles, angles[None].cos()), "the module and its caller")
+
+
+class Attention(nn.Module):
+    """Attention that returns its result and, for those who look at it, how much each step attends to each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shares = torch.softmax(self.query(x) @ x.transpose(1, 2), -1)
+        return shares @ self.value(x), shares
+
+
+class Attentions(nn.Module):
+    """Layers of attention; the model returns its result and what each layer attends to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([Attention(), Attention()]), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen = []
+        for layer in self.layers:
+            more, shares = layer(x)
+            x = x + more
+            seen.append(shares)
+        return self.head(x), *seen
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_what_only_the_model_returns_is_the_last_result_of_a_block(exporter: str) -> None:
+    """It came first where it is computed first, so that hooks which read the first of several results read another."""
+    original, inputs = seeded(Attentions), (torch.randn(2, 5, 8),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_seen", original, inputs, (torch.randn(3, 7, 8),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    for layer, theirs in zip(module.layers, original.layers, strict=True):
+        check_same(run(layer, inputs), run(theirs, inputs), "a layer")

@@ -209,7 +209,8 @@ class Divider(Generic[N, R]):
     def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
         """Returns the items of a region whose values others use, or none, and the values that others use.
 
-        The values are in the order of their calls, or in the program's where it returns all of them.
+        The values are in the order of their calls, those that only the program returns behind the others, and in the
+        program's where it returns all of them.
         """
         ends: list[Item] = []
         outputs: list[N] = []
@@ -222,8 +223,9 @@ class Divider(Generic[N, R]):
             if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
-        order: Mapping[Any, int] = self.returned if self.returned.keys() >= set(outputs) else self.position
-        return ends, sorted(outputs, key=order.__getitem__)
+        ready = {value for value in outputs if inside.issuperset(user for user in value.users if user.op != "output")}
+        last = self.returned if self.returned.keys() >= set(outputs) else dict.fromkeys(ready, len(self.nodes))
+        return ends, sorted(outputs, key=lambda value: (last.get(value, 0), self.position[value]))
 
     def _inputs(self, region: R) -> list[N]:
         """Returns the values that a region uses of others."""
