@@ -1422,6 +1422,24 @@ def test_biases_of_relative_positions(first: bool) -> None:
     _check_both_ways(original, module, inputs)
 
 
+class Indexed(nn.Module):
+    """An embedding of positions that is a table with an index, as the one of Whisper's decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(7, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1], device=x.device)[None].repeat(x.shape[0], 1)
+        return x + self.positions.weight[places]
+
+
+def test_rows_of_a_table_by_an_index() -> None:
+    original, inputs = seeded(Indexed), (normal(2, 3, 5),)
+    module = onnx2nn.load(export_dynamo("names_indexed", original, inputs, (normal(3, 4, 5),)))
+    _check_both_ways(original, module, inputs)
+
+
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6)])
 def test_a_part_of_a_table_of_integers_leaves_the_whole_in_the_state(sizes: tuple[int, int], tmp_path: Path) -> None:
     class Both(nn.Module):

@@ -4,6 +4,7 @@ Modules of transformers hold the numbers of the positions in a buffer `position_
 look up those of an image's patches, or of a text's tokens: `self.position_embedding(self.position_ids)`.
 
 A table of which columns are looked up, `self.biases[:, index]`, is transposed by the exporter, whose Gather reads rows.
+One of which rows are, `self.weight[positions]`, has another name for the same reason.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from onnx2nn.provenance.weight_keys import WeightKeys, array_of, slot_of, weight
 _LOOKED_UP = re.compile(r"embedding(_\d+)?")
 """Names of the results of F.embedding."""
 
-_COLUMNS = re.compile(r"\[None, %\w+\]")
-"""The index of columns, as a note of a call has it."""
+_INDEX = re.compile(r"\[(None, )?%\w+\]")
+"""The index of rows, or of columns, as a note of a call has it."""
 
 _ALL = re.compile(r"alias(_\d+)?")
 """Names of slices that take everything."""
@@ -49,18 +50,18 @@ def restore_looked_up(keys: WeightKeys, folded: ir.Value) -> None:
     replace(keys, folded, [ir.Node("", "Gather", given, metadata_props=_notes(folded, table))])
 
 
-def restore_columns(keys: WeightKeys, node: ir.Node) -> None:
-    """Names a transposed table of which a node looks up columns, by its call of indexing."""
+def restore_indexed(keys: WeightKeys, node: ir.Node) -> None:
+    """Names a table of which a node looks up rows, or a transposed one of which it looks up columns, by its call."""
     folded = weight_input(node, 0) if keys.absent else None
     call = exporter_metadata.call_of(node) if folded is not None else None
     if folded is None or call is None or call.target != "aten.index.Tensor" or folded.shape is None:
         return
     state = keys.argument(call, 0)
-    of_columns = len(folded.shape) == 2 and _COLUMNS.fullmatch(call.arguments[-1])
-    if state is None or not of_columns or not keys.is_free(state.key) or not is_generated(folded.name or ""):
+    index = _INDEX.fullmatch(call.arguments[-1]) if len(folded.shape) == 2 else None
+    if state is None or index is None or not keys.is_free(state.key) or not is_generated(folded.name or ""):
         return
     if exporter_metadata.folded_from(folded) == {state.key}:
-        keys.rename(folded, state.key, "an argument of the call of index", "transposed")
+        keys.rename(folded, state.key, "an argument of the call of index", "transposed" if index[1] else "")
 
 
 def _notes(folded: ir.Value, table: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from onnx2nn.provenance.exponential_weights import restore_exponential
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
-from onnx2nn.provenance.looked_up_weights import restore_columns, restore_looked_up
+from onnx2nn.provenance.looked_up_weights import restore_indexed, restore_looked_up
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
@@ -96,7 +96,7 @@ def _restore_nodes(keys: WeightKeys) -> None:
         elif operator == "DequantizeLinear":
             restore_quantised(keys, node)
         elif operator == "GatherND":
-            restore_columns(keys, node)
+            restore_indexed(keys, node)
         if operator in ("Add", "Reshape"):
             restore_table(keys, node)
 
