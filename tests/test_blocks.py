@@ -1600,3 +1600,51 @@ def test_what_only_the_model_returns_is_the_last_result_of_a_block(exporter: str
     check_same(run(module, inputs), run(original, inputs), "the import")
     for layer, theirs in zip(module.layers, original.layers, strict=True):
         check_same(run(layer, inputs), run(theirs, inputs), "a layer")
+
+
+class Patches(nn.Module):
+    """Patches of an image, one after the other, and how many there are in its height and width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 2, 2), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+        x = self.conv(x)
+        return self.norm(x.flatten(2).transpose(1, 2)), (x.size(2), x.size(3))
+
+
+class Mixed(nn.Module):
+    """Mixes patches as an image, and the values of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        image = self.linear(x).transpose(1, 2).reshape(x.size(0), 4, *size)
+        return x + self.conv(image).flatten(2).transpose(1, 2)
+
+
+class OfPatches(nn.Module):
+    """Blocks of patches that are told the size of the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.blocks = Patches(), nn.ModuleList([Mixed(), Mixed()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, size = self.patches(x)
+        for block in self.blocks:
+            x = block(x, size)
+        return x
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_what_others_read_sizes_of_is_the_last_result_of_a_block(exporter: str) -> None:
+    """It came first where it is computed first, as the map of patches whose height and width the author returns."""
+    original, inputs = seeded(OfPatches), (torch.randn(2, 3, 8, 12),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_patches", original, inputs, (torch.randn(3, 3, 12, 14),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    found = run(module.patches, inputs)
+    check_same(found[0] if isinstance(found, tuple) else found, original.patches(*inputs)[0], "the patches")

@@ -209,7 +209,7 @@ class Divider(Generic[N, R]):
     def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
         """Returns the items of a region whose values others use, or none, and the values that others use.
 
-        The values are in the order of their calls, those that only the program returns behind the others, and in the
+        The values are in the order of their calls, those that no call goes on with behind the others, and in the
         program's where it returns all of them.
         """
         ends: list[Item] = []
@@ -223,9 +223,13 @@ class Divider(Generic[N, R]):
             if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
-        ready = {value for value in outputs if inside.issuperset(user for user in value.users if user.op != "output")}
+        ready = {value for value in outputs if inside.issuperset(filter(self._goes_on, value.users))}
         last = self.returned if self.returned.keys() >= set(outputs) else dict.fromkeys(ready, len(self.nodes))
         return ends, sorted(outputs, key=lambda value: (last.get(value, 0), self.position[value]))
+
+    def _goes_on(self, user: N) -> bool:
+        """Returns whether a node computes with a value, where others return it."""
+        return user.op != "output"
 
     def _inputs(self, region: R) -> list[N]:
         """Returns the values that a region uses of others."""

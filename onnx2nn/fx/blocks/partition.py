@@ -95,6 +95,10 @@ class _Divider(regions.Divider[fx.Node, Region]):
         """Returns the region of the module that is called at `path`."""
         return Region(module_path(path), items)
 
+    def _goes_on(self, user: fx.Node) -> bool:
+        """Returns whether a node computes with a value, where others return it or read its sizes."""
+        return super()._goes_on(user) and not is_size(user)
+
     def complete_root(self, region: Region) -> None:
         """Makes the root an `nn.Sequential` where its modules have numbers, and forgets the paths of further calls."""
         for path in [path for path in self.partition.regions if path != module_path(path)]:
