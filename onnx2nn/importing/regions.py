@@ -223,7 +223,7 @@ class Divider(Generic[N, R]):
             if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
-        ready = {value for value in outputs if inside.issuperset(filter(self._goes_on, value.users))}
+        ready = {value for value in outputs if not any(map(self._goes_on, set(value.users) - inside))}
         last = self.returned if self.returned.keys() >= set(outputs) else dict.fromkeys(ready, len(self.nodes))
         return ends, sorted(outputs, key=lambda value: (last.get(value, 0), self.position[value]))
 
