@@ -1602,6 +1602,46 @@ def test_what_only_the_model_returns_is_the_last_result_of_a_block(exporter: str
         check_same(run(layer, inputs), run(theirs, inputs), "a layer")
 
 
+class OfOneBias(nn.Module):
+    """Attention with a bias that the first layer computes for all, as T5 has it; returned beside the result."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.norm, self.query, self.value = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.table = nn.Embedding(64, 1) if first else None
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.norm(x)
+        if self.table is not None:
+            steps = torch.arange(x.size(1), device=x.device)
+            bias = self.table((steps[:, None] - steps).abs())[..., 0]
+        assert bias is not None
+        return x + torch.softmax(self.query(y) @ y.transpose(1, 2) + bias, -1) @ self.value(y), bias
+
+
+class OneBias(nn.Module):
+    """Three layers, of which the first computes a bias for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(map(OfOneBias, (True, False, False))), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None
+        for layer in self.layers:
+            x, bias = layer(x, bias)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_what_all_layers_share_is_the_last_result_of_the_first(exporter: str) -> None:
+    """It came first, as it is computed first."""
+    original, inputs = seeded(OneBias), (torch.randn(2, 5, 8),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_bias", original, inputs, (torch.randn(3, 7, 8),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    check_same(run(module.layers[0], inputs), original.layers[0](*inputs, None), "the first layer")
+
+
 class Patches(nn.Module):
     """Patches of an image, one after the other, and how many there are in its height and width."""
 

@@ -90,6 +90,7 @@ class Divider(Generic[N, R]):
     def __init__(self, nodes: Sequence[N], scope: Mapping[N, Path], containers: Iterable[Path], found: Regions[R]):
         self.checks = _checks(nodes)
         self.nodes, self.found = _early(nodes, self.checks), found
+        self.scope = scope
         self.position: dict[Item, int] = {node: index for index, node in enumerate(self.nodes)}
         self.inputs: dict[Item, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
         ends = (value for node in self.nodes if node.op == "output" for value in node.all_input_nodes)
@@ -147,7 +148,7 @@ class Divider(Generic[N, R]):
             return [], []
         region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
         self.position[region] = self.position[items[0]]
-        ends, region.outputs = self._ends(order, region.nodes)
+        ends, region.outputs = self._ends(order, region)
         region.items = _canonical(order, ends, before)
         region.inputs = self.inputs[region] = self._inputs(region)
         reason = self.refusal(path, region)
@@ -206,14 +207,16 @@ class Divider(Generic[N, R]):
         outside = found - region.nodes
         return any(not region.nodes.isdisjoint(node.users) for node in outside)
 
-    def _ends(self, items: Iterable[Item], inside: set[N]) -> tuple[list[Item], list[N]]:
+    def _ends(self, items: Iterable[Item], region: R) -> tuple[list[Item], list[N]]:
         """Returns the items of a region whose values others use, or none, and the values that others use.
 
-        The values are in the order of their calls, those that no call goes on with behind the others, and in the
-        program's where it returns all of them.
+        The values are in the order of their calls, or in the program's where it returns all of them. Before that order
+        come those that calls in the nearest module go on with, in a list of modules by their first uses; behind it come
+        those that no call goes on with: what a layer gives to all that follow, its author returns beside its result.
         """
         ends: list[Item] = []
         outputs: list[N] = []
+        inside = region.nodes
         for item in items:
             if isinstance(item, Region):
                 leaving = [value for value in item.outputs if not inside.issuperset(value.users)]
@@ -223,9 +226,16 @@ class Divider(Generic[N, R]):
             if leaving or not is_used:
                 ends.append(item)
                 outputs += leaving
-        ready = {value for value in outputs if not any(map(self._goes_on, set(value.users) - inside))}
-        last = self.returned if self.returned.keys() >= set(outputs) else dict.fromkeys(ready, len(self.nodes))
-        return ends, sorted(outputs, key=lambda value: (last.get(value, 0), self.position[value]))
+        if len(outputs) < 2 or self.returned.keys() >= set(outputs):
+            return ends, sorted(outputs, key=lambda value: self.returned.get(value, 0))
+        return ends, sorted(outputs, key=lambda value: (*self._use(value, region), self.position[value]))
+
+    def _use(self, value: N, region: R) -> tuple[int, int]:
+        """Returns how far from a region calls go on with a value of it, and in a list where the first of them is."""
+        users = [user for user in value.users if user not in region.nodes and self._goes_on(user)]
+        near = max((len(common((self.scope[user], region.path))) for user in users), default=-1)
+        listed = region.path[-1].isdecimal() and near == len(region.path) - 1
+        return -near, min(self.position[user] for user in users) if listed else 0
 
     def _goes_on(self, user: N) -> bool:
         """Returns whether a node computes with a value, where others return it."""
