@@ -649,16 +649,19 @@ def test_weights_with_further_dimensions(dynamic: bool) -> None:
 
 
 class ViewedVectors(nn.Module):
-    """A normalisation by the response of all channels, and a factor of each, as views of vectors; a matrix as a row."""
+    """A normalisation by the response of all channels, and factors of each, as views of vectors; a matrix as a row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight, self.bias, self.gamma = (nn.Parameter(torch.zeros(4)) for _ in range(3))
+        self.shift, self.scale, self.twice = (nn.Parameter(torch.zeros(4)) for _ in range(3))
         self.table = nn.Parameter(torch.zeros(2, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         norm = x.norm(dim=(1, 2), keepdim=True)
         x = x + self.weight.view(1, 1, 1, -1) * (x * norm / (norm.mean(-1, keepdim=True) + 1e-6))
+        x = torch.addcmul(self.shift.view(1, 1, 1, -1), self.scale.view(1, 1, 1, -1), x)
+        x = torch.addcmul(self.shift, self.twice, x, value=2)
         x = (x + self.bias.view(1, 1, 1, -1)).permute(0, 3, 1, 2) * self.gamma.reshape(1, 4, 1, 1)
         return x.flatten(1, 2) @ x.flatten(1, 2).mT + (self.table.view(1, -1) * x.mean((2, 3))).sum()
 
@@ -668,8 +671,9 @@ def test_vectors_that_are_viewed(dynamic: bool) -> None:
     original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), ViewedVectors())), (normal(2, 5, 4, 3),)
     path = export_dynamo(f"names_viewed_{dynamic}", original, inputs, (normal(3, 6, 5, 3),) if dynamic else None)
     module = onnx2nn.load(path)
-    assert set(module.naming_report().missing) == {"1.table"}  # no note says that it is a matrix
-    theirs = {key: value for key, value in original.state_dict().items() if key != "1.table"}
+    missing = {"1.table", "1.twice"}  # no note says that one is a matrix, the other is doubled
+    assert set(module.naming_report().missing) == missing
+    theirs = {key: value for key, value in original.state_dict().items() if key not in missing}
     assert {key: value.shape for key, value in module.state_dict().items() if key in theirs} == {
         key: value.shape for key, value in theirs.items()
     }
@@ -712,6 +716,33 @@ def test_positions_and_scales_of_clip(exponent: float) -> None:
     for key, value in module.state_dict().items():
         assert torch.equal(value, theirs[key]), key
     _check_both_ways(original, module, inputs)
+
+
+class BesideViews(nn.Module):
+    """Adds a vector, multiplies by a view of it, and by a factor computed of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.table = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x + self.shift).permute(0, 3, 1, 2) * self.shift.view(1, -1, 1, 1)
+        x = torch.addcmul(x, self.shift[:, None, None], x) @ self.table
+        return x.flatten(2).mT * self.table.view(-1) * self.shift.cos().sum()
+
+
+def test_weights_beside_views_of_them() -> None:
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), BesideViews())), (normal(2, 5, 2, 3),)
+    module = onnx2nn.load(export_dynamo("names_shared", original, inputs))
+    (apart,) = module.naming_report().unnamed.items()
+    assert apart[0].startswith("sum") and "'1.shift'" in apart[1]
+    with torch.no_grad():
+        scale = original[1].shift.cos().sum()
+        for value in original.parameters():
+            value += torch.randn_like(value)
+        module.load_state_dict(original.state_dict())
+        scale /= original[1].shift.cos().sum()
+        check_same([value / scale for value in run(module, inputs)], run(original, inputs), "with other values")
 
 
 class Masked(nn.Module):

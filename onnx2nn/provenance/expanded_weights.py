@@ -17,13 +17,14 @@ _EXPANDED = re.compile(r"expand(_\d+)?")
 
 def restore_expanded(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that repeats a weight by the weight and an Expand of it."""
-    key = only_source(keys, folded)
+    noted = exporter_metadata.folded_from(folded)
+    key = only_source(keys, noted)
     if key is None or not _EXPANDED.fullmatch(folded.name or ""):
         return
     array = array_of(folded)
     if not array.ndim or not len(array) or not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
         return
-    places = inserted(array[:1].shape, exporter_metadata.folded_from(folded))
+    places = inserted(array[:1].shape, noted)
     if places is None:
         return
     if len(array) == 1 and not places:

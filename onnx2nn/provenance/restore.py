@@ -25,7 +25,7 @@ from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_distances, restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
-from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed
+from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed, share_viewed
 from onnx2nn.provenance.weight_keys import WeightKeys
 
 
@@ -59,6 +59,9 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         restore_looked_up(keys, value)
         restore_exponential(keys, value)
         restore_distances(keys, value)
+    for value in list(keys.graph.initializers.values()):
+        share_viewed(keys, value)
+    _note_copies(keys)
     if exporter_metadata.is_changed(model) and holds_integers(model.graph):
         return None  # an import has these weights in its state, which the author's has not
     if keys.absent - keys.author.names:
@@ -106,3 +109,11 @@ def _computed(keys: WeightKeys) -> dict[str, set[str]] | None:
     noted = {name: exporter_metadata.folded_from(value) for name, value in keys.graph.initializers.items()}
     lost = keys.absent - keys.author.names
     return {name: found & lost for name, found in noted.items() if found & lost} if any(noted.values()) else None
+
+
+def _note_copies(keys: WeightKeys) -> None:
+    """Notes initializers that the exporter computed from weights that the file holds too: they do not follow these."""
+    for name, value in keys.graph.initializers.items():
+        noted = exporter_metadata.folded_from(value) & keys.author.names if name not in keys.author.names else ()
+        if key := next((key for key in sorted(noted) if keys.author.trains(key)), None):
+            keys.author.unnamed[name] = f"the exporter computed it from {key!r}, whose changes it does not follow"

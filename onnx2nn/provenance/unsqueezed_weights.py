@@ -2,7 +2,8 @@
 
 Likewise vectors whose view has further dimensions, as `self.gamma.view(1, -1, 1, 1)`.
 
-Likewise those that are the whole weight under another name, as `self.positions[:, :n]` with all n of its rows.
+Likewise those that are the whole weight under another name, as `self.positions[:, :n]` with all n of its rows, or the
+product with the `value` of `torch.addcmul`, which is 1.
 """
 
 from __future__ import annotations
@@ -26,14 +27,23 @@ _UNCHANGED = re.compile(r"(unsqueeze|alias|clone)(_\d+)?")
 _VIEW = re.compile(r"view(_\d+)?")
 """Names of the results of Tensor.view and Tensor.reshape."""
 
+_PLAIN = "kwargs = {})"
+"""The end of the note of a call without arguments by name."""
+
+_VALUE = re.compile(r"value(_cast)?(_\d+)?")
+"""Names of the factor of a product and of its cast, as the exporter writes `torch.addcmul`."""
+
+_REARRANGED = re.compile(f"{_UNCHANGED.pattern}|{_VIEW.pattern}")
+"""Names of the results of calls that keep all elements in their order."""
+
 _SIZES = re.compile(r"val_\d+")
 """Names of the exporter's own values; beside results of such calls alone they are axes and sizes."""
 
 
 def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is a weight with further dimensions of 1 by the weight and an Unsqueeze of it."""
-    key, name = only_source(keys, folded), folded.name or ""
-    noted = exporter_metadata.folded_from(folded)
+    name, noted = _without_factor(folded)
+    key = only_source(keys, noted)
     viewed = _VIEW.fullmatch(name) is not None and all(map(_SIZES.fullmatch, noted - {key}))
     if key is None or not (viewed or _UNCHANGED.fullmatch(name)):
         return
@@ -48,14 +58,48 @@ def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
         replace(keys, folded, unsqueeze(keys.graph.initializers[key], places))
 
 
-def only_source(keys: WeightKeys, folded: ir.Value) -> str | None:
-    """Returns the absent key of the weight whose elements an initializer has, None where the notes do not say that."""
-    noted = exporter_metadata.folded_from(folded)
+def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
+    """Replaces an initializer that has the elements of another one, a weight that is used as it is too, by a Reshape.
+
+    The elements are those of the weight by the names of the calls between them, and by their values.
+    """
+    if not keys.unfold or folded.name in keys.author.names:
+        return
+    name, noted = _without_factor(folded)
+    found = noted & keys.author.names
+    key = next(iter(found)) if len(found) == 1 else None
+    calls = [name, *(call for call in noted - found if not _SIZES.fullmatch(call))]
+    if key is None or keys.author.moved.get(key) == "transposed" or not all(map(_REARRANGED.fullmatch, calls)):
+        return
+    weight, values = keys.graph.initializers[key], array_of(folded)
+    if np.array_equal(values.ravel(), array_of(weight).ravel()):
+        shape = ir.AttrTensor("value", ir.Tensor(np.array(values.shape, np.int64)))
+        sizes = ir.Node("", "Constant", [], {"value": shape})
+        replace(keys, folded, [sizes, ir.Node("", "Reshape", [weight, sizes.outputs[0]])])
+
+
+def only_source(keys: WeightKeys, noted: set[str]) -> str | None:
+    """Returns the absent key of the weight that has the elements of an initializer, None where its notes do not say."""
     found = noted & keys.absent
     if len(found) != 1 or not all(map(keys.is_free, found)):
         return None
     same = all(_UNCHANGED.fullmatch(name) or _SIZES.fullmatch(name) for name in noted - found)
     return next(iter(found)) if same else None
+
+
+def _without_factor(folded: ir.Value) -> tuple[str, set[str]]:
+    """Returns an initializer's name and those of what it was folded from.
+
+    Of the first factor of `torch.addcmul` these are the factor's: the exporter multiplied it by a `value` of 1.
+    """
+    name, noted = folded.name or "", exporter_metadata.folded_from(folded)
+    values = {text for text in noted if _VALUE.fullmatch(text)}
+    uses = [use for use in folded.uses() if use.node.op_type == "Mul" and use.idx == 0] if values else []
+    call = exporter_metadata.call_of(uses[0].node) if uses else None
+    if call is None or call.target != "aten.addcmul.default" or not exporter_metadata.is_in_call(uses[0].node, _PLAIN):
+        return name, noted
+    name = call.arguments[1].removeprefix("%")
+    return name, noted - values - {name}
 
 
 def _around_vector(shape: tuple[int, ...]) -> tuple[int, ...] | None:
