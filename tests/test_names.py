@@ -1403,16 +1403,19 @@ def test_attention_of_layers_with_equal_weights() -> None:
 
 
 class Window(nn.Module):
-    """The table and the index of a window of 2 by 2, in a module of their own, as transformers' Swin has them."""
+    """The table and the index of a window of 2 by 2, in a module of their own, as transformers' Swin has them.
 
-    def __init__(self) -> None:
+    BEiT's has a class token too.
+    """
+
+    def __init__(self, token: bool = False) -> None:
         super().__init__()
-        self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 3))
-        self.register_buffer("relative_position_index", torch.from_numpy(window_index(2)))
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(9 + 3 * token, 3))
+        self.register_buffer("relative_position_index", torch.from_numpy(window_index(2, token=token)))
 
     def forward(self) -> torch.Tensor:
         rows = self.relative_position_bias_table[self.relative_position_index.view(-1)]
-        return rows.view(4, 4, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
+        return rows.view(*self.relative_position_index.shape, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
 
 
 class Distances(nn.Module):
@@ -1431,17 +1434,29 @@ class Distances(nn.Module):
         return self.attention_biases[:, self.attention_bias_idxs]
 
 
+class WithToken(nn.Module):
+    """Scores of places and a class token, with a bias from a module of any name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rel_pos = Window(token=True)
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(scores, (1, 0, 1, 0), value=2) + self.rel_pos()
+
+
 class Attention(nn.Module):
     """Adds biases and masks to scores, the biases first or last."""
 
     def __init__(self, first: bool) -> None:
         super().__init__()
-        self.first, self.relative_position_bias, self.distances = first, Window(), Distances(2)
+        self.first, self.distances = first, Distances(2)
+        self.relative_position_bias, self.with_token = Window(), WithToken()
         self.pooled, self.large = Distances(4, 2), Distances(7, heads=4)  # too large for the exporter's constants
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bias, scores = self.relative_position_bias(), x @ x.mT
-        scores = bias + scores if self.first else scores + bias
+        scores = self.with_token(bias + scores if self.first else scores + bias)[..., 1:, 1:]
         pairs = self.pooled() @ torch.cat([x] * 4, -2)
         return (scores + self.distances()).softmax(-1) @ x + pairs + self.large().mean()
 

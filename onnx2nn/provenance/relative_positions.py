@@ -2,6 +2,7 @@
 
 Attention inside a window of W by W places adds a number for every head and pair of places. The number depends only on
 the distance of the two places: a table has (2 W - 1)^2 rows, read by an index computed from W (Liu et al. 2021, 3.2).
+BEiT's table has three more, for a class token: of it, for it, and for it of itself.
 
 In LeViT the distance has no sign: a table has a column for each place of the image, read by how far a place is from
 another one, of which there may be fewer (Graham et al. 2021, 3.4 and appendix).
@@ -10,6 +11,7 @@ another one, of which there may be fewer (Graham et al. 2021, 3.4 and appendix).
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ import onnx_ir as ir
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.unsqueezed_weights import replace
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of, weight_input
+
+_TABLE = re.compile(r"(\w+\.)?relative_position_bias_table")
+"""Keys of tables, from the path of the attention on."""
 
 Array = np.ndarray[Any, Any]
 
@@ -34,10 +39,7 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
     if place is None or folded is None or folded.const_value is None or keys.is_key(folded.name or ""):
         return
     bias = folded if full else _transposed_heads(node)
-    around = f"{place.path}." if place.path else ""
-    paths = (around, f"{around}relative_position_bias.")
-    choices = ([f"{path}relative_position_{part}" for part in ("bias_table", "index")] for path in paths)
-    names = next((names for names in choices if keys.absent.issuperset(names) and all(map(keys.is_free, names))), None)
+    names = _table_and_index(keys, place.path)
     if bias is None or names is None:
         return
     found = unfold(array_of(folded))
@@ -57,6 +59,15 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
         node.replace_input_with(at, made[-1].outputs[0])
     else:
         bias.replace_all_uses_with(made[-1].outputs[0])
+
+
+def _table_and_index(keys: WeightKeys, path: str) -> tuple[str, str] | None:
+    """Returns the absent keys of a table and its index, of a module or of the only one in it that has some."""
+    around = len(path) + bool(path)
+    found = [key for key in keys.absent if key.startswith(path) and _TABLE.fullmatch(key, around)]
+    own = [key for key in found if "." not in key[around:]] or found
+    names = (own[0], own[0].removesuffix("bias_table") + "index") if len(own) == 1 else None
+    return names if names and keys.absent.issuperset(names) and all(map(keys.is_free, names)) else None
 
 
 def restore_distances(keys: WeightKeys, folded: ir.Value) -> None:
@@ -94,12 +105,20 @@ def distance_index(queries: int, places: int) -> Array | None:
     return index.astype(np.int64)
 
 
-def window_index(size: int) -> Array:
-    """Returns the row of the table for each pair of places of a window, int64 (size^2, size^2)."""
+def window_index(size: int, *, token: bool = False) -> Array:
+    """Returns the row of the table for each pair of places of a window, int64 (size^2, size^2).
+
+    Args:
+        size: of the window.
+        token: whether a class token is in front of the places, so that there is one place more.
+    """
     places = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij")).reshape(2, -1)
     apart = places[:, :, None] - places[:, None, :] + size - 1
-    index: Array = apart[0] * (2 * size - 1) + apart[1]
-    return index.astype(np.int64)
+    index: Array = (apart[0] * (2 * size - 1) + apart[1]).astype(np.int64)
+    if token:
+        index = np.pad(index, ((1, 0), (1, 0)))
+        index[0], index[1:, 0], index[0, 0] = (rows := (2 * size - 1) ** 2), rows + 1, rows + 2
+    return index
 
 
 def unfold(values: Array) -> tuple[Array, Array] | None:
@@ -113,10 +132,11 @@ def unfold(values: Array) -> tuple[Array, Array] | None:
         values = values[0].reshape(values.shape[1], -1).T
     places = math.isqrt(len(values)) if values.ndim == 2 else 0
     size = math.isqrt(places)
-    if size < 2 or size**4 != len(values):
+    token = places - size**2
+    if size < 2 or token > 1 or places**2 != len(values):
         return None
-    index = window_index(size)
-    table = np.empty(((2 * size - 1) ** 2, values.shape[1]), values.dtype)
+    index = window_index(size, token=token > 0)
+    table = np.empty(((2 * size - 1) ** 2 + 3 * token, values.shape[1]), values.dtype)
     table[index.ravel()] = values
     return (table, index) if np.array_equal(table[index.ravel()], values) else None
 
