@@ -1402,6 +1402,30 @@ def test_attention_of_layers_with_equal_weights() -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run_onnxruntime(path, inputs), "as it is")
 
 
+class JoinedBiases(nn.Module):
+    """Queries, keys and values of one product, of which the keys have no bias (BEiT); a buffer may hold its zeros."""
+
+    def __init__(self, held: bool) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24, bias=False)
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.zeros(8))
+        if held:
+            self.register_buffer("k_bias", torch.zeros(8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        zeros = self.k_bias if hasattr(self, "k_bias") else torch.zeros_like(self.v_bias)
+        x = nn.functional.linear(x, self.qkv.weight, torch.cat((self.q_bias, zeros, self.v_bias)))
+        query, key, value = x.chunk(3, -1)
+        return (query @ key.mT).softmax(-1) @ value
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_biases_of_queries_and_values(held: bool) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(JoinedBiases(held), nn.Linear(8, 4))), (normal(2, 5, 8),)
+    module = onnx2nn.load(export_dynamo(f"names_joined_{held}", original, inputs, (normal(3, 4, 8),)))
+    _check_both_ways(original, module, inputs)
+
+
 class Window(nn.Module):
     """The table and the index of a window of 2 by 2, in a module of their own, as transformers' Swin has them.
 
@@ -1435,14 +1459,15 @@ class Distances(nn.Module):
 
 
 class WithToken(nn.Module):
-    """Scores of places and a class token, with a bias from a module of any name."""
+    """Adds a bias that several have, and one for places and a class token from a module of any name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rel_pos = Window(token=True)
+        self.rel_pos, self.scale = Window(token=True), nn.Parameter(torch.ones(4))
 
-    def forward(self, scores: torch.Tensor) -> torch.Tensor:
-        return nn.functional.pad(scores, (1, 0, 1, 0), value=2) + self.rel_pos()
+    def forward(self, scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = scores * self.scale + bias
+        return (nn.functional.pad(scores, (1, 0, 1, 0), value=2) + self.rel_pos())[..., 1:, 1:]
 
 
 class Attention(nn.Module):
@@ -1451,12 +1476,14 @@ class Attention(nn.Module):
     def __init__(self, first: bool) -> None:
         super().__init__()
         self.first, self.distances = first, Distances(2)
-        self.relative_position_bias, self.with_token = Window(), WithToken()
+        self.relative_position_bias, self.shared = Window(), Window()
+        self.inner = nn.ModuleList(WithToken() for _ in range(2))
         self.pooled, self.large = Distances(4, 2), Distances(7, heads=4)  # too large for the exporter's constants
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bias, scores = self.relative_position_bias(), x @ x.mT
-        scores = self.with_token(bias + scores if self.first else scores + bias)[..., 1:, 1:]
+        scores, shared = bias + scores if self.first else scores + bias, self.shared()
+        scores = self.inner[1](self.inner[0](scores, shared), shared)
         pairs = self.pooled() @ torch.cat([x] * 4, -2)
         return (scores + self.distances()).softmax(-1) @ x + pairs + self.large().mean()
 

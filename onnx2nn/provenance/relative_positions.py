@@ -39,7 +39,7 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
     if place is None or folded is None or folded.const_value is None or keys.is_key(folded.name or ""):
         return
     bias = folded if full else _transposed_heads(node)
-    names = _table_and_index(keys, place.path)
+    names = _table_and_index(keys, place.path, exporter_metadata.folded_from(folded))
     if bias is None or names is None:
         return
     found = unfold(array_of(folded))
@@ -53,19 +53,28 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
     made = _read_table(*(keys.graph.initializers[key] for key in names), shape=shape)
     for step, new in enumerate(made):
         new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
-        new.metadata_props.update(node.metadata_props)
+        if not full or len(folded.uses()) == 1:
+            new.metadata_props.update(node.metadata_props)
     keys.graph.insert_before(node, made)
     if full:
-        node.replace_input_with(at, made[-1].outputs[0])
+        folded.replace_all_uses_with(made[-1].outputs[0])
     else:
         bias.replace_all_uses_with(made[-1].outputs[0])
 
 
-def _table_and_index(keys: WeightKeys, path: str) -> tuple[str, str] | None:
-    """Returns the absent keys of a table and its index, of a module or of the only one in it that has some."""
+def _table_and_index(keys: WeightKeys, path: str, noted: set[str]) -> tuple[str, str] | None:
+    """Returns the absent keys of a table and its index.
+
+    Args:
+        keys: the state that restorers share.
+        path: of the attention, which has the table itself or in a module of its own.
+        noted: what the exporter notes that it folded; older files note nothing.
+    """
     around = len(path) + bool(path)
     found = [key for key in keys.absent if key.startswith(path) and _TABLE.fullmatch(key, around)]
     own = [key for key in found if "." not in key[around:]] or found
+    if noted:
+        own = [key for key in noted & keys.absent if key.endswith("relative_position_bias_table")]
     names = (own[0], own[0].removesuffix("bias_table") + "index") if len(own) == 1 else None
     return names if names and keys.absent.issuperset(names) and all(map(keys.is_free, names)) else None
 

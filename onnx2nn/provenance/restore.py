@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.attention_biases import restore_joined_biases
 from onnx2nn.provenance.attention_weights import restore_attention
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
@@ -59,6 +60,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         restore_looked_up(keys, value)
         restore_exponential(keys, value)
         restore_distances(keys, value)
+        restore_joined_biases(keys, value)
     for value in list(keys.graph.initializers.values()):
         share_viewed(keys, value)
     _note_copies(keys)
