@@ -745,6 +745,25 @@ def test_weights_beside_views_of_them() -> None:
         check_same([value / scale for value in run(module, inputs)], run(original, inputs), "with other values")
 
 
+class Transposed(nn.Module):
+    """A product with a transposed matrix, as of relative positions in a halo, and one that is used as it is too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.height, self.width, self.table = (nn.Parameter(torch.zeros(3, 4)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.height.transpose(-1, -2)
+        return (y @ self.table @ self.table.t())[:, :4] * self.width.mT
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_transposed_matrices(dynamic: bool) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), Transposed())), (normal(2, 5, 3),)
+    path = export_dynamo(f"names_transposed_{dynamic}", original, inputs, (normal(3, 6, 3),) if dynamic else None)
+    _check_both_ways(original, onnx2nn.load(path), inputs)
+
+
 class Masked(nn.Module):
     """Couples the elements where a mask is 1 with the others."""
 

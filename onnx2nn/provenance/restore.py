@@ -26,7 +26,7 @@ from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
 from onnx2nn.provenance.relative_positions import restore_distances, restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
-from onnx2nn.provenance.unsqueezed_weights import restore_unsqueezed, share_viewed
+from onnx2nn.provenance.unsqueezed_weights import restore_transposed, restore_unsqueezed, share_viewed
 from onnx2nn.provenance.weight_keys import WeightKeys
 
 
@@ -57,6 +57,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     for value in list(keys.graph.initializers.values()) if keys.absent else ():
         restore_expanded(keys, value)
         restore_unsqueezed(keys, value)
+        restore_transposed(keys, value)
         restore_looked_up(keys, value)
         restore_exponential(keys, value)
         restore_distances(keys, value)

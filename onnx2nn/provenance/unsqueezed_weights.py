@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +27,9 @@ _UNCHANGED = re.compile(r"(unsqueeze|alias|clone)(_\d+)?")
 
 _VIEW = re.compile(r"view(_\d+)?")
 """Names of the results of Tensor.view and Tensor.reshape."""
+
+_TRANSPOSED = re.compile(r"(transpose|t|numpy_t)(_\d+)?")
+"""Names of the results of calls that transpose a matrix."""
 
 _PLAIN = "kwargs = {})"
 """The end of the note of a call without arguments by name."""
@@ -59,7 +63,7 @@ def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
 
 
 def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
-    """Replaces an initializer that has the elements of another one, a weight that is used as it is too, by a Reshape.
+    """Replaces an initializer that has the elements of a weight that is used as it is too by a view of the weight.
 
     The elements are those of the weight by the names of the calls between them, and by their values.
     """
@@ -68,14 +72,34 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
     name, noted = _without_factor(folded)
     found = noted & keys.author.names
     key = next(iter(found)) if len(found) == 1 else None
-    calls = [name, *(call for call in noted - found if not _SIZES.fullmatch(call))]
-    if key is None or keys.author.moved.get(key) == "transposed" or not all(map(_REARRANGED.fullmatch, calls)):
+    if key is None or keys.author.moved.get(key) == "transposed":
         return
     weight, values = keys.graph.initializers[key], array_of(folded)
-    if np.array_equal(values.ravel(), array_of(weight).ravel()):
+    calls = [name, *(call for call in noted - found if not _SIZES.fullmatch(call))]
+    if all(map(_REARRANGED.fullmatch, calls)) and np.array_equal(values.ravel(), array_of(weight).ravel()):
         shape = ir.AttrTensor("value", ir.Tensor(np.array(values.shape, np.int64)))
         sizes = ir.Node("", "Constant", [], {"value": shape})
         replace(keys, folded, [sizes, ir.Node("", "Reshape", [weight, sizes.outputs[0]])])
+    elif _is_transposed(name, noted, values) and np.array_equal(values.T, array_of(weight)):
+        replace(keys, folded, _transpose(weight))
+
+
+def restore_transposed(keys: WeightKeys, folded: ir.Value) -> None:
+    """Replaces an initializer that is a transposed matrix by the matrix and a Transpose, as for `x @ self.table.mT`."""
+    noted = exporter_metadata.folded_from(folded)
+    key = only_source(keys, noted)
+    if key is not None and keys.unfold and _is_transposed(folded.name or "", noted, values := array_of(folded)):
+        keys.add(key, np.ascontiguousarray(values.T), f"what the exporter notes that it folded into {folded.name!r}")
+        replace(keys, folded, _transpose(keys.graph.initializers[key]))
+
+
+def _is_transposed(name: str, noted: set[str], values: np.ndarray[Any, Any]) -> bool:
+    """Returns whether what was folded from one value is a transposed matrix, by the name of the result."""
+    return _TRANSPOSED.fullmatch(name) is not None and len(noted) == 1 and values.ndim == 2
+
+
+def _transpose(matrix: ir.Value) -> list[ir.Node]:
+    return [ir.Node("", "Transpose", [matrix], {"perm": ir.AttrInt64s("perm", [1, 0])})]
 
 
 def only_source(keys: WeightKeys, noted: set[str]) -> str | None:
