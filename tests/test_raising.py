@@ -1507,3 +1507,25 @@ def test_a_dilated_convolution_of_images_with_some_of_the_pixels(step: int, attr
     assert layer.dilation == ((1, 1) if "strides" in attributes else (step, step))
     assert sum(node.op == "call_module" for node in module.graph.nodes) == 1
     check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 4, 4 * step, 5 * step),))
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose weight is standardised at each call (Qiao et al. 2019), too large to be folded."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 32, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        weight = nn.functional.batch_norm(rows, None, None, training=True, momentum=0.0, eps=1e-6)
+        return nn.functional.conv2d(x, weight.reshape_as(self.weight))
+
+
+def test_a_standardised_weight_has_its_gradient() -> None:
+    original, inputs = seeded(StandardisedConv2d), (torch.randn(2, 64, 5, 6),)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("raising_standardised", original, inputs))
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"BatchNorm": 1}, "dropped": []}
+    check_same(run(module, inputs), run(original, inputs), "the convolution")
+    for each in (original, module):
+        each(*inputs).square().sum().backward()
+    check_same([module.weight.grad], [original.weight.grad], "the gradient of the weight")

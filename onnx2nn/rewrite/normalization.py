@@ -171,6 +171,32 @@ def _batch_norm_without_weights(match: Match, facts: ValueFacts) -> NewNode | No
     return NewNode(f"{OWN}::BatchNorm", (match["x"], *statistics), {"epsilon": epsilon, "momentum": momentum})
 
 
+def _batch_norm_of_batch(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a batch normalisation with the statistics of its batch, as of a convolution's standardised weight.
+
+    A BatchNormalization that is given its statistics has no gradient through them. One in training has, and reads no
+    others for its first output.
+    """
+    norm: ir.Node = match["norm"]
+    declared = facts.declared(match["x"]) or []
+    shape = [size for size in declared if size is not None]
+    if len(shape) < max(2, len(declared)) or any(output.uses() for output in norm.outputs[1:]):
+        return None
+    means = [node for node in match[NODES] if node.op_type == "ReduceMean"]
+    others = [axis for axis in range(len(shape)) if axis != 1]
+    if any(sorted(facts.axes(node) or []) != others for node in means) or math.prod(shape) <= shape[1]:
+        return None
+    given = {name: attribute.value for name, attribute in norm.attributes.items()}
+    epsilon, _, training = (_INFERENCE | given).values()
+    statistics = np.zeros(shape[1], np.float32), np.ones(shape[1], np.float32)
+    inputs = (match["x"], *norm.inputs[1:3], *statistics)
+    return None if training else NewNode("BatchNormalization", inputs, {"epsilon": epsilon, "training_mode": 1})
+
+
+def _batch_sample(match: Match, facts: ValueFacts) -> Sample:
+    return {"x": facts.shape(match["x"]) or (1, 2, 3)}
+
+
 _INFERENCE = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
 """The attributes of a BatchNormalization that uses its statistics, and their defaults."""
 
@@ -181,6 +207,10 @@ def _exporter_default_sample(match: Match, facts: ValueFacts) -> Sample:
         return {"x": _x_shape(match, facts, shape)}
     return {"x": (2, *shape, *(4, 5, 3)[: (facts.rank(match["x"]) or 4) - 2])}
 
+
+_OF_BATCH = (
+    "BatchNormalization(x, _, _, ReduceMean(x, ...), ReduceMean((apart := x - ReduceMean(x, ...)) * apart, ...))"
+)
 
 # Group normalisation, which torch's exporters write as an instance normalisation of the groups.
 
@@ -307,6 +337,7 @@ RULES = (
     Rule("RMSNorm", parse(_SCALED), _plain_rms_norm, _plain_sample),
     Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _exporter_default_sample),
     Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _exporter_default_sample),
+    Rule("BatchNorm", parse(f"(norm := {_OF_BATCH})"), _batch_norm_of_batch, _batch_sample),
     Rule(
         "BatchNorm",
         parse("(norm := BatchNormalization(x, _, _, _, _))"),
