@@ -243,6 +243,24 @@ def test_a_scale_that_the_graph_computes_refuses_no_size() -> None:
         check(module, session, size, "20 / n")
 
 
+def test_antialias_to_open_sizes_refuses_none() -> None:
+    """Larger and smaller images, as of a table of positions; its sizes are the given ones, as a sum needs."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[1,1,h,w] x, float[1,1,2,3] table) => (float[1,1,a,b] y)
+        <int64[2] three = {3, 3}, int64[2] ones = {1, 1}> {
+            image = Shape <start = 2> (x)  patches = Div(image, three)  sizes = Concat <axis = 0> (ones, patches)
+            positions = Resize <mode = "cubic", antialias = 1, exclude_outside = 1> (table, "", "", sizes)
+            pooled = AveragePool <kernel_shape = [3, 3], strides = [3, 3]> (x)
+            y = Add(pooled, positions)
+        }""")
+    module, session = onnx2nn.load(model), session_of(model)
+    assert all(guard["condition"].endswith("<= 16777215") for guard in module.meta["onnx2nn"]["guards"])
+    for sizes in ((6, 9), (3, 3), (13, 8), (4, 20)):
+        x, table = torch.randn(1, 1, *sizes), torch.randn(1, 1, 2, 3)
+        (expected,) = session.run(None, {"x": x.numpy(), "table": table.numpy()})
+        np.testing.assert_allclose(module(x, table).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
 @pytest.mark.parametrize("transformation", ["align_corners", "half_pixel", "asymmetric", "pytorch_half_pixel"])

@@ -112,8 +112,8 @@ def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
 def _taps(F: Any, x: Any, axis: Axis, method: Method) -> tuple[Any, Any]:
     """Returns the input indices and weights of each output element's terms, both (taps, outputs)."""
     reach = 1 if method.mode == "linear" else 2
-    scale = min(axis.scale, 1.0) if method.antialias else 1.0
-    if not isinstance(scale, (int, float)):
+    scale = 1.0 if not method.antialias or (axis.scale >= 1) is True else axis.scale
+    if not isinstance(scale, (int, float)):  # no branch is chosen before: the operator's own call takes all sizes
         raise NeedsValues("antialias over dynamic sizes")
     first = math.floor(-reach / scale) + 1
     floor = F.floor(x)
@@ -356,12 +356,20 @@ def _copied(F: Any, axes: Sequence[Axis]) -> Any:
 
 
 def _results_of_resize(
-    F: Any, X: Any, roi: Any = None, scales: Any = None, sizes: Any = None, *, axes: Any = None, **_: Any
+    F: Any,
+    X: Any,
+    roi: Any = None,
+    scales: Any = None,
+    sizes: Any = None,
+    *,
+    axes: Any = None,
+    keep_aspect_ratio_policy: str = "stretch",
+    **_: Any,
 ) -> Any:
     given = sizes if sizes is not None and not (isinstance(sizes, list) and not sizes) else scales
-    result = [*X.shape]
+    exact, result = given is sizes and keep_aspect_ratio_policy == "stretch", [*X.shape]
     for axis, number in zip(axes or range(X.ndim), partly_known(given), strict=True):
-        if given is sizes and isinstance(number, int):
+        if exact and number is not None:
             result[axis] = number
         elif not (given is scales and isinstance(number, (int, float)) and number == 1):
             result[axis] = f"size_{axis % X.ndim}"
