@@ -817,6 +817,30 @@ def test_blocks_take_a_mask_of_the_models(exporter: str) -> None:
         torch.testing.assert_close(own(x, mask), block(x, mask))
 
 
+class Assigning(nn.Module):
+    """A block that adds a bias to a part of its scores in place; an exporter computes the indices of all elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.bias = nn.Linear(8, 8), nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.project(x) @ x.transpose(1, 2)
+        scores[:, 1:, 1:] = scores[:, 1:, 1:] + self.bias
+        return x + scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_blocks_compute_their_own_indices(exporter: str) -> None:
+    """The older exporter computes equal ones once, in the first block."""
+    original = seeded(lambda: nn.Sequential(nn.Linear(8, 8), *(Assigning() for _ in range(3))))
+    inputs = (torch.randn(2, 4, 8),)
+    module = onnx2nn.load(EXPORTERS[exporter]("indices_of_blocks", original, inputs, (torch.randn(3, 4, 8),)))
+    torch.testing.assert_close(module(*inputs), original(*inputs))
+    for name in ("1", "2", "3"):
+        torch.testing.assert_close(module.get_submodule(name)(*inputs), original.get_submodule(name)(*inputs))
+
+
 class RotaryBlock(nn.Module):
     """A block that makes its rotary tables, and a number."""
 

@@ -21,26 +21,33 @@ from onnx2nn.fx.modules.module_tree import remove, set_child
 from onnx2nn.fx.shape_rules.operands import RANDOM
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.ground.naming import is_generated
-from onnx2nn.importing.regions import Path, around_of
+from onnx2nn.importing.regions import Path, around_of, common
 from onnx2nn.sizes.expression import Size
 
 _MOST = 1 << 16
 """The most elements of a constant that several regions hold: it has one memory until the module is moved."""
 
 
-def compute_apart(program: Scoped) -> None:
+def compute_apart(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     """Copies what is computed of sizes and constants alone into the regions whose calls name a value of their own.
 
     What an author computes once and gives to several modules has one name in all of their calls, and stays. So does
     what is computed of sizes that nothing has which a region takes. Each of the regions that read a constant holds it.
     The program of a module that has blocks, of which source is written, stays too: its blocks compute apart already.
+
+    Args:
+        program: its scopes are filled; its graph gets copies of nodes.
+        declared: the scope that the file names for a call, None where it names none.
     """
     if getattr(program.root, "graph", None) is not program.graph:
         return
     for node in [node for node in program.graph.nodes if len(node.users) > 1]:
         _call_apart(program, node)
     noted = any(node.meta.get("call") for node in program.graph.nodes)
-    _hold_apart(program, _copy_computed(program) if noted else None)
+    if not noted:
+        _place_nameless(program, declared)
+    copies = _copy_computed(program, noted)
+    _hold_apart(program, copies if noted else None)
 
 
 def _call_apart(program: Scoped, node: fx.Node) -> None:
@@ -118,13 +125,25 @@ def _layers_at(users: Iterable[fx.Node], place: Path) -> set[Path]:
     return {path[len(place) :] for path in paths if path[: len(place)] == place}
 
 
-def _copy_computed(program: Scoped) -> Set[fx.Node]:
+def _place_nameless(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
+    """Places calls that the file names no module for, and that compute of sizes alone, where all their users are."""
+    scope = program.scope
+    for node in reversed(_numbers_of_computed(program)):
+        users = common([scope[user] for user in node.users]) if node.users and declared.get(node) is None else ()
+        if users[: len(scope[node])] == scope[node]:
+            scope[node] = users
+
+
+def _copy_computed(program: Scoped, noted: bool) -> Set[fx.Node]:
     """Copies what regions are to compute themselves into them; returns the copies."""
-    planned, first = _planned(program), dict[Path, fx.Node]()
+    planned, first = _planned(program, noted), dict[Path, fx.Node]()
     for node in program.graph.nodes if planned else ():
         first.setdefault(program.scope[node], node)
     made = set[fx.Node]()
-    for region, users in planned.items():
+    for region in sorted(planned, key=len, reverse=True):
+        users = {node: [user for user in inside if user in program.scope] for node, inside in planned[region].items()}
+        if not any(users.values()):
+            continue  # what an inner region computes itself
         begin = min(user for inside in users.values() for user in inside)
         begin = min(begin, first.get(region, begin))
         copies: dict[fx.Node, fx.Node] = {}
@@ -133,17 +152,25 @@ def _copy_computed(program: Scoped) -> Set[fx.Node]:
             for user in users[node]:
                 user.replace_input_with(node, copies[node])
         made.update(copies.values())
+        for node in sorted(users, reverse=True):
+            if not node.users:
+                program.graph.erase_node(node)
+                del program.scope[node]
     return made
 
 
-def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
-    """Returns for each region what it is to compute itself, with the calls that take each."""
+def _planned(program: Scoped, noted: bool) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
+    """Returns for each region what it is to compute itself, with the calls that take each.
+
+    Where an exporter notes no calls, what a module with weights makes of sizes is its own: it gives none to others.
+    """
     scope, found = program.scope, dict[Path, dict[fx.Node, list[fx.Node]]]()
     read = _numbers_of_computed(program)
+    own = set() if noted else _made_by_weighted(program, read)
     for node in read:
         for user in node.users:
             region = _twin(scope[node], scope[user])
-            if region != scope[node] and _names_another(user, _noted_name(node)):
+            if region != scope[node] and (node in own or _names_another(user, _noted_name(node))):
                 found.setdefault(region, {}).setdefault(node, []).append(user)
     known = size_expressions(program, numbers(program.graph)) if found else {}
     taken = _sizes_taken(program, found)
@@ -161,6 +188,19 @@ def _planned(program: Scoped) -> dict[Path, dict[fx.Node, list[fx.Node]]]:
                     pending.append(used)
         found[region] = planned
     return {region: planned for region, planned in found.items() if planned}
+
+
+def _made_by_weighted(program: Scoped, computed: Collection[fx.Node]) -> set[fx.Node]:
+    """Returns those of some calls that modules with weights make of nothing that is computed outside of each."""
+    scope, found = program.scope, set[fx.Node]()
+    weighted = {scope[node] for node in program.graph.nodes if program.has_weights(node)}
+    weighted |= around_of(weighted)
+    for node in computed:
+        home = scope[node]
+        given = [used for used in node.all_input_nodes if used in computed]
+        if home and home in weighted and all(used in found and scope[used][: len(home)] == home for used in given):
+            found.add(node)
+    return found
 
 
 def _is_at_hand(number: fx.Node, known: Mapping[fx.Node, Size], taken: Set[Size]) -> bool:

@@ -41,7 +41,7 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
         program.scope = dict.fromkeys(program.graph.nodes, ())
         return
     place(program, declared)
-    compute_apart(program)
+    compute_apart(program, declared)
     _check_inputs_first(program)
     if any(map(is_size, program.graph.nodes)):  # numbers are computed of sizes alone
         _compute_sizes_near_their_use(program)
@@ -312,18 +312,13 @@ def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
         path, mask = program.scope[node], 0
         for used in node.all_input_nodes:
             mask |= found[used]
-        if _has_weights(program, node):
+        if program.has_weights(node):
             if path not in around:
                 prefixes = (path[:end] for end in range(len(path) + 1))
                 around[path] = sum(bits.setdefault(prefix, 1 << len(bits)) for prefix in prefixes)
             mask |= around[path]
         found[node] = mask
     return found, bits
-
-
-def _has_weights(program: Scoped, node: fx.Node) -> bool:
-    """Returns whether a node is a call of a layer, or reads a weight."""
-    return node.op == "call_module" or (node.op == "get_attr" and program.persistent.get(str(node.target), False))
 
 
 def _check_inputs_first(program: Scoped) -> None:
@@ -334,7 +329,7 @@ def _check_inputs_first(program: Scoped) -> None:
     checks = [node for node in program.graph.nodes if node.target in ASSERTIONS]
     weighted: set[fx.Node] = set()
     for node in program.graph.nodes if checks else ():
-        if _has_weights(program, node) or not weighted.isdisjoint(node.all_input_nodes):
+        if program.has_weights(node) or not weighted.isdisjoint(node.all_input_nodes):
             weighted.add(node)
     early = {node for node in checks if node not in weighted}
     for node in reversed(program.graph.nodes) if early else ():

@@ -92,6 +92,10 @@ class Scoped:
         persistent = self.persistent.get(str(node.target)) if node.op == "get_attr" else None
         return persistent is not None and (not persistent or str(node.target) in self.nameless)
 
+    def has_weights(self, node: fx.Node) -> bool:
+        """Returns whether a node is a call of a layer, or reads a weight."""
+        return node.op == "call_module" or (node.op == "get_attr" and self.persistent.get(str(node.target), False))
+
     def copied(self, node: fx.Node, region: Path, known: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> fx.Node:
         """Returns a copy of a node for a region, at the point where the graph inserts nodes.
 
