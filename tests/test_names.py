@@ -718,6 +718,22 @@ def test_positions_and_scales_of_clip(exponent: float) -> None:
     _check_both_ways(original, module, inputs)
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_layers_that_begin_as_the_identity_are_not_tied(exporter: str) -> None:
+    """Both exporters merge equal weights (ConViT's values begin so)."""
+
+    def build() -> nn.Module:
+        layers = [nn.Linear(4, 4, bias=False) for _ in range(3)]
+        for layer in layers[:2]:
+            nn.init.eye_(layer.weight)
+        return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+    original, inputs = seeded(build), (normal(2, 5, 4),)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_identity", original, inputs, (normal(3, 5, 4),)))
+    assert module.get_submodule("0").weight is not module.get_submodule("2").weight
+    _check_both_ways(original, module, inputs)
+
+
 class BesideViews(nn.Module):
     """Adds a vector, multiplies by a view of it, and by a factor computed of it."""
 

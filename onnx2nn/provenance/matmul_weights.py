@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, weight_input
+from onnx2nn.provenance.weight_keys import WeightKeys, is_equal, is_fresh, weight_input
 
 BY_PLACE = "the module that its node stands in"
 
@@ -198,9 +198,9 @@ def _call_behind(product: ir.Node) -> exporter_metadata.Call | None:
 
 
 def _varies(value: ir.Value) -> bool:
-    """Returns whether a table is no constant, which any matrix of its shape may equal by chance."""
+    """Returns whether a table is not one that any matrix of its shape may equal by chance."""
     array = value.const_value.numpy() if value.const_value is not None else np.zeros(1)
-    return bool((array != array.flat[0]).any()) if array.size else False
+    return bool(array.size) and not is_fresh(array)
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:

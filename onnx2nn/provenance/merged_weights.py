@@ -6,14 +6,14 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
-from onnx2nn.provenance.weight_keys import WeightKeys, array_of, slot_of, weight_input
+from onnx2nn.provenance.weight_keys import WeightKeys, array_of, is_fresh, slot_of, weight_input
 
 
 def split_identity(keys: WeightKeys, node: ir.Node) -> None:
     """Replaces an Identity by an initializer of its own: the exporter merged two weights with equal values.
 
-    It merges weights that the author tied as well, and only those are tied here. A weight of one repeated value (ones,
-    zeros, a fresh layer scale) is equal to another without being tied; other tensors are not equal by chance.
+    It merges weights that the author tied as well, and only those are tied here. What modules begin with (ones, zeros,
+    a fresh layer scale, an identity matrix) is equal to another without being tied; other tensors are not by chance.
     """
     source, key = weight_input(node, 0), node.outputs[0].name or ""
     if source is None or node.outputs[0].is_graph_output() or source.const_value is None:
@@ -21,9 +21,7 @@ def split_identity(keys: WeightKeys, node: ir.Node) -> None:
     if keys.author.listed and not keys.is_key(key):
         return  # an identity of the author's own, such as Tensor.clone
     node.outputs[0].name = None
-    array = array_of(source)
-    varies = not array.size or (array != array.flat[0]).any()
-    own = keys.tie(key, source) if varies else keys.copy(key, source)
+    own = keys.copy(key, source) if is_fresh(array_of(source)) else keys.tie(key, source)
     if not keys.is_key(key):
         keys.author.names.discard(key)
     node.outputs[0].replace_all_uses_with(own)

@@ -145,6 +145,17 @@ def is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> 
     return np.array_equal(a[:1], b[:1]) and np.array_equal(a, b)
 
 
+def is_fresh(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether weights may be equal to an array by chance: one value everywhere, or an identity matrix.
+
+    Modules begin with these.
+    """
+    if not array.size:
+        return False
+    same = bool((array == array.flat[0]).all())
+    return same or (array.ndim == 2 and np.array_equal(array, np.eye(*array.shape, dtype=array.dtype)))
+
+
 def slot_of(key: str) -> str:
     """Returns the last step of a key: the weight's attribute in its module."""
     return key.rpartition(".")[2]
