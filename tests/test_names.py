@@ -1517,7 +1517,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bias, scores = self.relative_position_bias(), x @ x.mT
-        scores, shared = bias + scores if self.first else scores + bias, self.shared()
+        scores, shared = bias + scores if self.first else scores + bias, self.shared().squeeze(0)
         scores = self.inner[1](self.inner[0](scores, shared), shared)
         pairs = self.pooled() @ torch.cat([x] * 4, -2)
         return (scores + self.distances()).softmax(-1) @ x + pairs + self.large().mean()

@@ -49,7 +49,7 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
     flat = ".swin_transformer." in place.kind and place.kind.startswith("torchvision.")  # others: (places, places)
     for key, array in zip(names, (table, index.ravel() if flat else index), strict=True):
         keys.add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
-    shape = [*[1] * full, table.shape[1], *index.shape]
+    shape = [*[1] * (array_of(folded).ndim - 3 if full else 0), table.shape[1], *index.shape]
     made = _read_table(*(keys.graph.initializers[key] for key in names), shape=shape)
     for step, new in enumerate(made):
         new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
@@ -134,11 +134,11 @@ def unfold(values: Array) -> tuple[Array, Array] | None:
     """Returns the table (rows, heads) and the index that give a folded bias; None for any other array.
 
     Args:
-        values: the rows that were read, (places^2, heads), or the full bias, (1, heads, places, places). The table
-            gives back every number exactly.
+        values: the rows that were read, (places^2, heads), or the full bias, (heads, places, places) or (1, heads,
+            places, places). The table gives back every number exactly.
     """
-    if values.ndim == 4 and values.shape[0] == 1 and values.shape[2] == values.shape[3]:
-        values = values[0].reshape(values.shape[1], -1).T
+    if values.ndim in (3, 4) and values.shape[-2] == values.shape[-1] and values.shape[:-3] in ((), (1,)):
+        values = values.reshape(values.shape[-3], -1).T
     places = math.isqrt(len(values)) if values.ndim == 2 else 0
     size = math.isqrt(places)
     token = places - size**2
