@@ -1528,6 +1528,8 @@ def test_biases_of_relative_positions(first: bool) -> None:
     original, inputs = seeded(lambda: Attention(first)), (normal(2, 3, 4, 5),)
     module = onnx2nn.load(export_dynamo(f"names_positions_{first}", original, inputs, (normal(3, 3, 4, 5),)))
     _check_both_ways(original, module, inputs)
+    check_same([module.relative_position_bias()], [original.relative_position_bias()], "the bias")
+    check_same([module.shared()], [original.shared().squeeze(0)], "the bias that several share")
 
 
 class Indexed(nn.Module):

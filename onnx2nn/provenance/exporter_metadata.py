@@ -201,6 +201,12 @@ def inside(node: ir.Node, path: str, kind: str, call: str) -> dict[str, str]:
     return {SCOPES: repr([*steps, path, call]), CLASSES: repr([*kinds, kind, call])}
 
 
+def scopes_of(path: str, call: str) -> dict[str, str]:
+    """Returns the notes of a call in the module at a path."""
+    steps = path.split(".")
+    return {SCOPES: repr(["", *(".".join(steps[:end]) for end in range(1, len(steps) + 1)), call])}
+
+
 def exported_place(model: ir.Model, node: ir.Node) -> str:
     """Returns the path of a node's module in a file of `oneflow_bridge.export`, `""` in any other file."""
     found = _JOB_OP.match(node.name or "") if model.producer_name == "onnx2nn" else None

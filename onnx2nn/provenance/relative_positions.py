@@ -51,10 +51,11 @@ def restore_table(keys: WeightKeys, node: ir.Node) -> None:
         keys.add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
     shape = [*[1] * (array_of(folded).ndim - 3 if full else 0), table.shape[1], *index.shape]
     made = _read_table(*(keys.graph.initializers[key] for key in names), shape=shape)
+    inner = names[0].rpartition(".")[0]
+    notes = node.metadata_props if inner == place.path else exporter_metadata.scopes_of(inner, "relative_position_bias")
     for step, new in enumerate(made):
         new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
-        if not full or len(folded.uses()) == 1:
-            new.metadata_props.update(node.metadata_props)
+        new.metadata_props.update(notes)
     keys.graph.insert_before(node, made)
     if full:
         folded.replace_all_uses_with(made[-1].outputs[0])
