@@ -73,6 +73,11 @@ def test_what_a_call_computes_itself_is_none_of_its_arguments(tmp_path: Path) ->
     check(draw(6232), "torchscript", tmp_path)
 
 
+def test_what_a_further_call_alone_uses_stays(tmp_path: Path) -> None:
+    """The older exporter names what stands in a further call of a module as what stands in its first one."""
+    check(draw(7005), "torchscript", tmp_path)
+
+
 ONCE_DIFFERENT = {
     29: "a module of a list is dissolved, and its calls are exported as those of the list",
     30: "a value of a module of a list moves out of it, and is exported as a call of the list",

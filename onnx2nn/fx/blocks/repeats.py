@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 
 from torch import fx
 
@@ -58,13 +58,8 @@ def separate(program: Scoped) -> None:
     pending: list[tuple[Path, Sequence[fx.Node]]] = [((), nodes)]
     while pending:
         around, inside = pending.pop()
-        groups: dict[Path, list[int]] = {}
-        for position, node in enumerate(inside):
-            path = program.scope[node][: len(around) + 1]
-            if len(path) > len(around):
-                groups.setdefault(path, []).append(position)
-        _compute_in_each(program, {path: [inside[position] for position in group] for path, group in groups.items()})
-        for path, group in groups.items():
+        inside = _compute_in_each(program, inside, len(around) + 1)
+        for path, group in _groups(program, inside, len(around) + 1).items():
             calls, module = [[inside[position] for position in group]], module_path(path)
             if module not in repeated:
                 continue
@@ -128,28 +123,47 @@ def _computed(weights: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _compute_in_each(program: Scoped, groups: Mapping[Path, Sequence[fx.Node]]) -> None:
-    """Copies what the first call of a module computes for a further one, which torch's older exporter numbers, to that.
+def _groups(program: Scoped, nodes: Iterable[fx.Node], depth: int) -> dict[Path, list[int]]:
+    """Returns the positions of the calls in each of the modules at a depth."""
+    groups: dict[Path, list[int]] = {}
+    for position, node in enumerate(nodes):
+        path = program.scope[node][:depth]
+        if len(path) == depth:
+            groups.setdefault(path, []).append(position)
+    return groups
+
+
+def _compute_in_each(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> Sequence[fx.Node]:
+    """Copies what the first call of a module computes for a further one too, which torch's older exporter numbers.
 
     Args:
         program: gets the copies.
-        groups: the calls in the modules beside each other.
+        nodes: the calls in the modules beside each other.
+        depth: of these modules.
+
+    Returns:
+        The calls with the copies.
     """
-    for path, nodes in groups.items():
+    groups, copied = _groups(program, nodes, depth), dict[fx.Node, list[fx.Node]]()
+    for path in groups:
         base = (*path[:-1], without_call_number(path[-1]))
         if base == path or base not in groups:
             continue
+        first, further = ([nodes[position] for position in groups[one]] for one in (base, path))
         copies: dict[fx.Node, fx.Node] = {}
-        given = _given(program, [*groups[base], *nodes], len(path))
-        for node in groups[base]:
-            users = _uses(node, given).intersection(nodes) if node in given else ()
-            if users:
+        given = _given(program, [*first, *further], depth).intersection(first)
+        for node in first:
+            uses = _uses(node, given) - given if node in given else set()
+            users = uses.intersection(further)
+            if users and not uses.isdisjoint(first):
                 with program.graph.inserting_before(min(users)):
-                    copies[node] = program.copied(node, (*path, *program.scope[node][len(path) :]), copies)
-        for node in nodes:
+                    copies[node] = program.copied(node, (*path, *program.scope[node][depth:]), copies)
+                copied.setdefault(min(users), []).append(copies[node])
+        for node in further:
             for used in node.all_input_nodes:
                 if used in copies:
                     node.replace_input_with(used, copies[used])
+    return [one for node in nodes for one in (*copied.get(node, ()), node)] if copied else nodes
 
 
 def _given(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> set[fx.Node]:
