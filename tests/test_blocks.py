@@ -1712,3 +1712,41 @@ def test_what_others_read_sizes_of_is_the_last_result_of_a_block(exporter: str) 
     check_same(run(module, inputs), run(original, inputs), "the import")
     found = run(module.patches, inputs)
     check_same(found[0] if isinstance(found, tuple) else found, original.patches(*inputs)[0], "the patches")
+
+
+class WithPartOfTable(nn.Module):
+    """Adds a part of a table of positions, which exporters fold, to what a layer makes of patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.positions = nn.Linear(8, 4), nn.Parameter(torch.zeros(1, 6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x)) + self.positions[:, 1:]
+
+
+class Reaching(nn.Module):
+    """Calls a module of a module that it does not call, as CLIPSeg calls CLIP's encoder of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clip, self.head = (
+            nn.ModuleDict({"vision": nn.Sequential(OrderedDict(embeddings=WithPartOfTable()))}),
+            nn.Linear(4, 3),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.clip["vision"](x))
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_a_module_with_a_folded_table_in_one_that_is_not_called(exporter: str) -> None:
+    """By the older exporter its block was the layer alone, as the table has the path of the caller."""
+    original, inputs = seeded(Reaching), (torch.randn(2, 5, 8),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_reaching", original, inputs, (torch.randn(3, 5, 8),)))
+    seen = dict[str, torch.Tensor]()
+    for name, network in (("ours", module), ("theirs", original)):
+        part = network.get_submodule("clip.vision.embeddings")
+        part.register_forward_hook(lambda _, given, result, name=name: seen.update({name: result}))
+        run(network, inputs)
+    check_same(seen["ours"], seen["theirs"], "the embeddings")

@@ -263,7 +263,7 @@ def called_from_elsewhere(program: Scoped, declared: Mapping[fx.Node, Path | Non
         return {}
     found = dict[fx.Node, Path]()
     layers = {path_of(node.target) for node in program.graph.find_nodes(op="call_module", sort=False)}
-    weights = (path_of(key) for key, persistent in program.persistent.items() if persistent)
+    weights = (path_of(key) for key, kept in program.persistent.items() if kept and key not in program.made)
     there = layers | around_of([*layers, *weights])
     homes = {scope: place for scope, place in homes.items() if scope not in there}
     for node, scope in declared.items():
