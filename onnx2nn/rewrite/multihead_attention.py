@@ -197,13 +197,10 @@ def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
         return None
     if "transB" not in out.attributes or any(name in attention.attributes for name in ("transposed", "grouped")):
         return None
+    if transposed and _is_frozen(match, facts):
+        return None
     heads, masks = _heads(match, facts, features), _masks([*attention.inputs, None][3], facts)
-    if (
-        (transposed and _is_frozen(match, facts))
-        or heads is None
-        or masks is None
-        or not _is_scaled(attention, features / heads)
-    ):
+    if heads is None or masks is None or not _is_scaled(attention, features / heads):
         return None
     out_bias = [*out.inputs, None][2]
     if out_bias is None and bias is not None:  # torch's exporter omits a bias of zeros
@@ -252,7 +249,7 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
 
 def _counts(match: Match, masks: _Masks, heads: int, facts: ValueFacts) -> tuple[int, int, int]:
     """Returns the numbers of queries, keys and samples as far as the file determines them, else small sizes."""
-    one = "packed" in match
+    one = "packed" in match or match["query"] is match["key"]
     sizes, split = _sizes(match.get("sizes"), 4, facts), _sizes(match.get("heads"), 4, facts)
     folded = [_sizes(match[f"folded_{i}"], 3, facts) for i in range(3)]
     padding = facts.shape(masks.padding) if masks.padding is not None else None
