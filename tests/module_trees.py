@@ -236,7 +236,9 @@ def _without_parameters(root: nn.Module, path: str, keys: Set[str]) -> list[str]
 
 
 def _written_state(original: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the weights of linear layers with the keys that the scopes of a file tell: it has no names of matrices.
+    """Yields weights with the keys that the scopes of a file tell, of layers of which the exporter computes with them.
+
+    It has no names of linear layers' matrices and of group normalisations' scales.
 
     Torch's older exporter writes of each module the end of its first name, from the last step on that is no number. A
     module has this name in all modules that call it, and the module 0 of a list `mixer` in a module `mixer` is written
@@ -249,7 +251,7 @@ def _written_state(original: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             end, start = steps[module], steps[caller]
             known = start if start == end[: len(start)] else []
             place = [*path, *end[len(known) :]]
-            weights = module.named_parameters() if isinstance(module, nn.Linear) else ()
+            weights = module.named_parameters() if isinstance(module, (nn.Linear, nn.GroupNorm)) else ()
             yield from ((".".join([*place, name]), value) for name, value in weights)
             yield from inside(module, place)
 

@@ -246,3 +246,37 @@ def test_attention_to_other_tensors(exporter: str, is_open: bool) -> None:
     for hook in hooks:
         hook.remove()
     check_travels(module, first, other)
+
+
+class OfImages(nn.Module):
+    """Attention of learned queries to the places of an image, which the exporters permute once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.queries = nn.Conv2d(3, FEATURES, 3, 2, 1), nn.Parameter(torch.randn(STEPS, FEATURES))
+        self.encode, self.decode = _attention(), _attention()
+
+    def forward(self, image: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        memory = self.conv(image).flatten(2).transpose(1, 2)
+        memory = memory + self.encode(memory, memory, memory, need_weights=False)[0]
+        queries = self.queries.expand(image.size(0), -1, -1)
+        return queries + self.decode(queries, memory + places, memory, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_attention_to_images(exporter: str) -> None:
+    """Sizes of sequences are computed of the image's; a file of the older exporter has its example's in some places."""
+    original = seeded(OfImages)
+    first, second, third = (
+        (torch.randn(n, 3, height, width), torch.randn(n, -(-height // 2) * -(-width // 2), FEATURES))
+        for n, height, width in ((2, 8, 6), (3, 9, 10), (1, 2, 3))
+    )
+    module = onnx2nn.load(EXPORTERS[exporter]("multihead_images", original, first, second))
+    assert module.meta["onnx2nn"]["raising"]["dropped"] == []
+    module.load_state_dict(original.state_dict(), strict=True)
+    assert module.encode.batch_first and module.decode.batch_first
+    calls = flattened(module).graph.find_nodes(op="call_method")
+    assert [node.args[1:] for node in calls if node.target in ("transpose", "permute")] == [(1, 2)]
+    for inputs in (first, second, third):
+        check_same(run(module, inputs), run(original, inputs), "against the original")
+    check_travels(module, first, second)

@@ -589,3 +589,41 @@ def test_a_call_that_differs_is_told(exporter: str) -> None:
     assert {*tree["blocks"]} == {"scaled", "same"}
     assert tree["entered"] == {"scaled": "the outermost module calls its 'linear' too"}
     assert "Hooks of scaled do not see each call" in str(onnx2nn.check(path))
+
+
+class Places(nn.Module):
+    """Embeddings of the rows and columns of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row, self.column = nn.Embedding(50, 2), nn.Embedding(50, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[-2:]
+        columns, rows = self.column(torch.arange(width)), self.row(torch.arange(height))
+        places = torch.cat([columns[None].expand(height, -1, -1), rows[:, None].expand(-1, width, -1)], -1)
+        return places.flatten(0, 1)[None].expand(x.size(0), -1, -1)
+
+
+class OfTwoImages(nn.Module):
+    """Calls a module for two images, of whose sizes it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.places = nn.Conv2d(3, 4, 3, 2, 1), Places()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = self.conv(x), self.conv(y)
+        return x.flatten(2).transpose(1, 2) + self.places(x), y.flatten(2).transpose(1, 2) * self.places(y)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_calls_that_compute_with_sizes_of_two_images(exporter: str) -> None:
+    original = seeded(OfTwoImages)
+    first, second = ((torch.randn(n, 3, 6 + n, 4 + n), torch.randn(n, 3, 8 + n, 7 + n)) for n in (2, 3))
+    path = EXPORTERS[exporter]("two images", original, first, second)
+    module = onnx2nn.load(path)
+    module.load_state_dict(original.state_dict(), strict=True)
+    for inputs in (first, second):
+        check_same(run(module, inputs), run(original, inputs), "the import")
+    assert len(_calls(module, ["places"], first)) == 2

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.evaluation import Evaluator
-from onnx2nn.rewrite.patterns import Match, ints_of, matches, parse, tensor_of
+from onnx2nn.rewrite.patterns import Match, matches, parse, tensor_of
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -171,16 +171,6 @@ def _weights(match: Match, facts: ValueFacts) -> tuple[ir.Value | None, ir.Value
     return found[0], found[1]
 
 
-def _is_frozen(match: Match, facts: ValueFacts) -> bool:
-    """Returns whether the file fixes the number of keys, which it declares as dynamic: torch's older exporter does."""
-    key, folded = match["key"], facts.ints(match["folded_1"])
-    node = key.producer()
-    turned = node is not None and node.op_type == "Transpose" and ints_of(node, "perm") == [1, 0, 2]
-    shape = node.inputs[0].shape if turned else key.shape
-    declared = shape[1 if turned else 0] if shape is not None and len(shape) == 3 else None
-    return isinstance(declared, ir.SymbolicDim) and folded is not None and folded[0] not in (None, -1)
-
-
 def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
     attention, out, (weight, bias) = match["attention"], match["out"], _weights(match, facts)
     features = (facts.constant_shape(match["out_weight"]) or (0,))[0]
@@ -196,8 +186,6 @@ def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
     if any(out.attributes[name].value != value for name, value in _LINEAR_GEMM.items() if name in out.attributes):
         return None
     if "transB" not in out.attributes or any(name in attention.attributes for name in ("transposed", "grouped")):
-        return None
-    if transposed and _is_frozen(match, facts):
         return None
     heads, masks = _heads(match, facts, features), _masks([*attention.inputs, None][3], facts)
     if heads is None or masks is None or not _is_scaled(attention, features / heads):
@@ -225,9 +213,25 @@ def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
 # Sample inputs.
 
 
-def _sizes(target: ir.Value | None, count: int, facts: ValueFacts) -> list[int | None]:
-    """Returns the `count` sizes in a Reshape's target, None for each size that is known at run time only."""
+def _sizes(target: ir.Value | None, count: int, match: Match, facts: ValueFacts) -> list[int | None]:
+    """Returns the `count` sizes in a Reshape's target, None for each that the layer's inputs alone determine.
+
+    The newer exporter computes targets of the sizes of the model's inputs, as of an image that became a sequence.
+    """
     sizes = facts.ints(target) or []
+    if target is not None and None in sizes:
+        inputs = {match[name] for name in _INPUTS if name in match}
+
+        def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
+            if value in inputs or (value.shape is None and any(use.node.op_type == "Shape" for use in value.uses())):
+                raise ValueError("its sizes are those of the sample, or not declared")
+            return facts.placeholder(value)
+
+        evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, {}, placeholder=placeholder)
+        try:
+            sizes = [int(size) for size in evaluator.array(target)]
+        except Exception:  # a framework raises errors of many types; the sizes then count as unknown
+            sizes = facts.ints(target) or []
     return [size if size and size > 0 else None for size in sizes] if len(sizes) == count else [None] * count
 
 
@@ -248,19 +252,23 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
 
 
 def _counts(match: Match, masks: _Masks, heads: int, facts: ValueFacts) -> tuple[int, int, int]:
-    """Returns the numbers of queries, keys and samples as far as the file determines them, else small sizes."""
+    """Returns the numbers of queries, keys and samples as far as the file determines them, else small sizes.
+
+    A file of torch's older exporter may have its example's numbers in a Reshape of what it declares as dynamic. The
+    layer, which has the author's sizes, is compared at these.
+    """
     one = "packed" in match or match["query"] is match["key"]
-    sizes, split = _sizes(match.get("sizes"), 4, facts), _sizes(match.get("heads"), 4, facts)
-    folded = [_sizes(match[f"folded_{i}"], 3, facts) for i in range(3)]
+    sizes, split = (_sizes(match.get(name), 4, match, facts) for name in ("sizes", "heads"))
+    folded = [_sizes(match[f"folded_{i}"], 3, match, facts) for i in range(3)]
     padding = facts.shape(masks.padding) if masks.padding is not None else None
     mask = facts.shape(masks.attention) if masks.attention is not None else None
     query, key = (facts.shape(x) if (x := match.get(name)) and x.shape else None for name in ("query", "key"))
-    queries = [query[0] if query else None, mask[-2] if mask else None, folded[0][0]]
-    keys = [key[0] if key else None, mask[-1] if mask else None, padding[1] if padding else None, sizes[0]]
-    keys += [target[0] for target in folded[1:]]
-    batches = [query[1] if query else None, mask[0] // heads if mask and len(mask) > 2 else None]
-    batches += [padding[0] if padding else None, sizes[1], split[0]]
-    batches += [target[1] // heads for target in folded if target[1]]
+    queries = [folded[0][0], query[0] if query else None, mask[-2] if mask else None]
+    keys = [sizes[0], *(target[0] for target in folded[1:]), key[0] if key else None]
+    keys += [mask[-1] if mask else None, padding[1] if padding else None]
+    batches = [sizes[1], split[0], *(target[1] // heads for target in folded if target[1])]
+    batches += [query[1] if query else None, mask[0] // heads if mask and len(mask) > 2 else None]
+    batches += [padding[0] if padding else None]
     steps = next(filter(None, [*queries, *keys] if one else queries), 5)
     return steps, steps if one else next(filter(None, keys), 7), next(filter(None, batches), 3)
 

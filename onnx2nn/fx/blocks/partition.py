@@ -220,7 +220,7 @@ def _same_values(first: Region, other: Region) -> dict[fx.Node, fx.Node] | None:
                 if value not in outside:  # what the other computes itself is no argument
                     return None
                 same.setdefault(node, value)
-        if [same[node] for node in given] != others:
+        if [same.get(node) for node in given] != others:  # an order that is tried may have one too early
             return None
         if isinstance(one, Region) and isinstance(another, Region):
             modules = (one.first or one, another.first or another)
