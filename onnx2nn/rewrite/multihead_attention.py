@@ -213,26 +213,33 @@ def _multihead(match: Match, facts: ValueFacts) -> NewNode | None:
 # Sample inputs.
 
 
-def _sizes(target: ir.Value | None, count: int, match: Match, facts: ValueFacts) -> list[int | None]:
-    """Returns the `count` sizes in a Reshape's target, None for each that the layer's inputs alone determine.
-
-    The newer exporter computes targets of the sizes of the model's inputs, as of an image that became a sequence.
-    """
+def _sizes(target: ir.Value | None, count: int, facts: ValueFacts) -> list[int | None]:
+    """Returns the `count` sizes in a Reshape's target, None for each size that is known at run time only."""
     sizes = facts.ints(target) or []
-    if target is not None and None in sizes:
-        inputs = {match[name] for name in _INPUTS if name in match}
-
-        def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
-            if value in inputs or (value.shape is None and any(use.node.op_type == "Shape" for use in value.uses())):
-                raise ValueError("its sizes are those of the sample, or not declared")
-            return facts.placeholder(value)
-
-        evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, {}, placeholder=placeholder)
-        try:
-            sizes = [int(size) for size in evaluator.array(target)]
-        except Exception:  # a framework raises errors of many types; the sizes then count as unknown
-            sizes = facts.ints(target) or []
     return [size if size and size > 0 else None for size in sizes] if len(sizes) == count else [None] * count
+
+
+def _heads_first(match: Match, index: int, facts: ValueFacts) -> list[int | None]:
+    """Returns the number of steps, of samples times heads, and a head's size; None for what the inputs alone determine.
+
+    The newer exporter computes them of the sizes of the model's inputs, as of an image that became a sequence.
+    """
+    target = match[f"folded_{index}"]
+    known, inputs = _sizes(target, 3, facts), {match[name] for name in _INPUTS if name in match}
+    if None not in known[:2]:
+        return known
+
+    def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
+        if value in inputs or (value.shape is None and any(use.node.op_type == "Shape" for use in value.uses())):
+            raise ValueError("its sizes are those of the sample, or not declared")
+        return facts.placeholder(value)
+
+    evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, {}, placeholder=placeholder)
+    try:
+        sizes = [int(size) for size in evaluator.array(target)]
+    except Exception:  # a framework raises errors of many types; the sizes then count as unknown
+        return known
+    return [size if size > 0 else None for size in sizes] if len(sizes) == len(known) else known
 
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:
@@ -258,8 +265,10 @@ def _counts(match: Match, masks: _Masks, heads: int, facts: ValueFacts) -> tuple
     layer, which has the author's sizes, is compared at these.
     """
     one = "packed" in match or match["query"] is match["key"]
-    sizes, split = (_sizes(match.get(name), 4, match, facts) for name in ("sizes", "heads"))
-    folded = [_sizes(match[f"folded_{i}"], 3, match, facts) for i in range(3)]
+    sizes, split = (_sizes(match.get(name), 4, facts) for name in ("sizes", "heads"))
+    folded = [_heads_first(match, 0, facts), *(_sizes(match[f"folded_{i}"], 3, facts) for i in (1, 2))]
+    if not one and sizes[0] is None:
+        folded[1] = _heads_first(match, 1, facts)
     padding = facts.shape(masks.padding) if masks.padding is not None else None
     mask = facts.shape(masks.attention) if masks.attention is not None else None
     query, key = (facts.shape(x) if (x := match.get(name)) and x.shape else None for name in ("query", "key"))
