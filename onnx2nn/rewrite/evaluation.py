@@ -70,6 +70,13 @@ class Evaluator:
             result: np.ndarray[Any, Any] = self._value(value).numpy()
         return result
 
+    def known_array(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
+        """Returns the elements of a value, None where it cannot be computed."""
+        try:
+            return self.array(value)
+        except Exception:  # a framework raises errors of many types; the value then counts as unknown
+            return None
+
     def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
         if not array.flags.writeable or array.dtype.kind not in "biu":
             array = np.array(array, None if array.dtype.kind in "biu" else self._floats)

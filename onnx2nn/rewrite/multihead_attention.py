@@ -153,11 +153,9 @@ def _packed(parts: Sequence[ir.Value], match: Match, facts: ValueFacts) -> ir.Va
     rows = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     given = {whole: rows, match["query"]: np.zeros((1, 1, shape[0] // 3))}
     evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, given)
-    try:
-        found = np.concatenate([evaluator.array(part) for part in parts])
-    except Exception:  # a framework raises errors of many types; the values then count as computed otherwise
-        return None
-    return whole if np.array_equal(found, rows) else None
+    found = [array for part in parts if (array := evaluator.known_array(part)) is not None]
+    each = len(found) == len(parts) and all(array.shape[1:] == rows.shape[1:] for array in found)
+    return whole if each and np.array_equal(np.concatenate(found), rows) else None
 
 
 def _weights(match: Match, facts: ValueFacts) -> tuple[ir.Value | None, ir.Value | None]:
@@ -235,11 +233,8 @@ def _heads_first(match: Match, index: int, facts: ValueFacts) -> list[int | None
         return facts.placeholder(value)
 
     evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, {}, placeholder=placeholder)
-    try:
-        sizes = [int(size) for size in evaluator.array(target)]
-    except Exception:  # a framework raises errors of many types; the sizes then count as unknown
-        return known
-    return [size if size > 0 else None for size in sizes] if len(sizes) == len(known) else known
+    sizes = evaluator.known_array(target)
+    return known if sizes is None or sizes.shape != (3,) else [int(size) if size > 0 else None for size in sizes]
 
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:

@@ -155,10 +155,7 @@ class ValueFacts:
         if not self._is_constant_expression(value):
             return None
         if value not in self._arrays:
-            try:
-                self._arrays[value] = Evaluator(self.table, self.F, self.opsets, self.account, {}).array(value)
-            except Exception:  # a framework raises errors of many types; the value then counts as unknown
-                self._arrays[value] = None
+            self._arrays[value] = Evaluator(self.table, self.F, self.opsets, self.account, {}).known_array(value)
         return self._arrays[value]
 
     def _is_constant_expression(self, value: ir.Value, depth: int = 12) -> bool:

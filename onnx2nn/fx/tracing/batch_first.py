@@ -112,7 +112,7 @@ def _drop_transposes(call: fx.Node) -> None:
     graph, before, values = call.graph, dict.fromkeys(call.all_input_nodes), _values(call)
     assert values is not None
     first = {node: _batch_first(node) for node in before if _exchanged(node) is not None}
-    call.args = tuple(first[node] for node in call.args)  # type: ignore[index]  # each exchanges dimensions
+    call.args = fx.map_arg(call.args, first.__getitem__)
     names: list[str] = []
     for use in list(values.users):
         if _exchanges(use):
