@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from drawn import steps
 from onnx import numpy_helper, parser
 from realmodels import check_against_onnxruntime
 from torch import nn
 
 import onnx2nn
+from onnx2nn.control_flow import Loop
 
 _CELLS = {
     "LSTM": """i, f, g, o = Split<axis = 1>(sum) p = Sigmoid(f) q = Sigmoid(i) u = Tanh(g) v = Sigmoid(o)
@@ -94,6 +97,35 @@ def test_a_loop_that_computes_otherwise_stays(cell: str, trips: str, counted: st
     module = onnx2nn.load(model)
     assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     check_against_onnxruntime(model.SerializeToString(), module, _INPUTS)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_step_in_any_of_its_forms_is_a_recurrent_layer(seed: int) -> None:
+    """Of one matrix for all gates or of several, with the gates and operands in any order, with and without a batch."""
+    _check_drawn(seed)
+
+
+@pytest.mark.held
+@pytest.mark.parametrize("part", range(10))
+def test_many_steps_are_recurrent_layers(part: int, seed: int) -> None:
+    """As above, of other loops."""
+    for number in range(100):
+        _check_drawn(10_000 * (seed + 1) + 100 * part + number)
+
+
+def _check_drawn(seed: int) -> None:
+    step = steps.draw(seed)
+    module = onnx2nn.load(step.model)
+    [layer] = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
+    assert isinstance(layer, _KINDS[step.kind]) and not any(isinstance(part, Loop) for part in module.modules())
+    for batch in [3, 1] if step.batch is None else [step.batch]:
+        shape = [size.dim_value or {"n": batch, "t": 5}[size.dim_param] for size in _dimensions(step.model)]
+        x = torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+        check_against_onnxruntime(step.model.SerializeToString(), module, (x,))
+
+
+def _dimensions(model: onnx.ModelProto) -> Any:
+    return model.graph.input[0].type.tensor_type.shape.dim
 
 
 def test_both_directions_of_a_layer_are_one_under_its_name() -> None:

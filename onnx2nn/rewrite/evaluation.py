@@ -78,9 +78,8 @@ class Evaluator:
             return None
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        if not array.flags.writeable or array.dtype.kind not in "biu":
-            array = np.array(array, None if array.dtype.kind in "biu" else self._floats)
-        return self._F.from_numpy(array)
+        dtype = None if array.dtype.kind in "biu" else self._floats
+        return self._F.from_numpy(np.asarray(array, dtype) if array.flags.writeable else np.array(array, dtype))
 
     def _value(self, value: ir.Value) -> Any:
         if value not in self._known:

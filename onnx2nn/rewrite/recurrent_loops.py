@@ -1,13 +1,12 @@
-"""Makes LSTM, GRU and RNN nodes of Loops over the steps of a sequence, in which TensorFlow computes a recurrent layer.
+"""Makes LSTM, GRU and RNN nodes of Loops over the steps of a sequence, in which a recurrent layer is written out.
 
-tf2onnx knows the loops of some versions of Keras, and writes nodes for these itself. In the body of one that it does
-not know, the input of a step and the last state are multiplied by a matrix each. What the body makes of the products
-is compared with the formulas of the three layers, on random numbers, with the gates in each order.
+tf2onnx knows the loops of some versions of Keras, and writes nodes for these itself; others it writes as loops, and
+jax2onnx writes all scans so. The body takes one step of the sequence and the last states. What it makes of them and of
+the weights is compared with the formulas of the three layers, on random numbers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ import onnx_ir as ir
 
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
-from onnx2nn.rewrite.patterns import attribute_of, origin, tensor_of
-from onnx2nn.rewrite.recurrent_layers import ACTIVATIONS
+from onnx2nn.rewrite.patterns import attribute_of, ints_of, origin, tensor_of
+from onnx2nn.rewrite.recurrent_cells import Array, Layer, Run, layer_of, samples
 from onnx2nn.rewrite.recurrent_states import is_zeros
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
@@ -50,12 +49,13 @@ _PICKS = frozenset(
 """Operators that pick numbers or compare them."""
 
 _BATCH = 3
-"""The size of a batch in a comparison."""
+"""The size of a batch in a comparison, where it is dynamic."""
 
 _DEPTH = 64
 """The most nodes between a number and the shape that it is computed from."""
 
-Array = np.ndarray[Any, Any]
+_MOST_STATES, _MOST_WEIGHTS = 2, 16
+"""An LSTM's, and for each of its four gates two matrices with a bias each."""
 
 
 @dataclass
@@ -64,19 +64,17 @@ class _Cell:
 
     Attributes:
         loop: the Loop node.
-        sequence: `(steps, batch, features)`, of which the body takes one step at a time.
+        sequence: `(steps, batch, features)`, of which the body takes one step at a time; or `(steps, features)`.
         step: the input of a step in the body.
-        states: the positions of the states among the carried values, the hidden state first.
-        weights: the matrices of the input and of the hidden state, and the bias where there is one, in the body.
-        constants: the constants that they are.
+        states: the positions of the states among the carried values.
+        weights: the constants of the body, and what they hold.
     """
 
     loop: ir.Node
     sequence: ir.Value
     step: ir.Value
     states: list[int]
-    weights: list[ir.Value]
-    constants: list[Array]
+    weights: dict[ir.Value, Array]
 
     @property
     def body(self) -> ir.Graph:
@@ -84,9 +82,9 @@ class _Cell:
         return self.loop.attributes["body"].as_graph()
 
     @property
-    def hidden(self) -> int:
-        """The number of elements of the hidden state."""
-        return int(self.constants[1].shape[0])
+    def carried(self) -> int:
+        """The number of carried values."""
+        return len(self.loop.inputs) - 2
 
 
 def recurrent_loops(graph: ir.Graph | ir.Function, facts: ValueFacts) -> Iterator[Replacement]:
@@ -96,7 +94,7 @@ def recurrent_loops(graph: ir.Graph | ir.Function, facts: ValueFacts) -> Iterato
             continue
         try:
             cell = _cell(node, facts)
-            found = None if cell is None or not _has_all_steps(cell, facts) else _replacement(cell, facts)
+            found = None if cell is None else _replacement(cell, facts)
         except (KeyError, IndexError, TypeError, ValueError, StopIteration):
             continue  # malformed: the import reports it
         if found is not None:
@@ -109,24 +107,20 @@ def _cell(loop: ir.Node, facts: ValueFacts) -> _Cell | None:
     outer = {value: start for value, result, start in carried if origin(result) is value and start is not None}
     counters = {body.inputs[0], *(value for value, result, start in carried if _counts(value, result, start, facts))}
     read = [node for node in body if node.op_type == "Gather" and node.inputs[1] in counters]
-    products = {origin(value): node for node in body if node.op_type == "MatMul" and (value := node.inputs[0])}
-    if len(read) != 1 or len(products) != 2 or (read[0].outputs[0] not in products) or attribute_of(read[0], "axis", 0):
+    if len(read) != 1 or attribute_of(read[0], "axis", 0):
         return None
     step, source = read[0].outputs[0], read[0].inputs[0]
     sequence = None if source is None else outer.get(source, source)
     states = [at for at, (value, _, _) in enumerate(carried) if value not in outer and value not in counters]
-    hidden = next(value for value in products if value is not step)
-    states.sort(key=lambda at: carried[at][0] is not hidden)
-    if sequence is None or sequence.graph is body or not states or carried[states[0]][0] is not hidden:
+    if sequence is None or sequence.graph is body or not 0 < len(states) <= _MOST_STATES:
         return None
-    matrices = [matrix for value in (step, hidden) if (matrix := products[value].inputs[1]) is not None]
     used = dict.fromkeys(value for node in body for value in node.inputs if value is not None)
-    others = [value for value in used if value not in matrices and _is_weight(outer.get(value, value), facts)]
-    weights = [*matrices, *others]
-    constants = [array for value in weights if (array := facts.array(outer.get(value, value))) is not None]
-    if len(weights) > 3 or len(constants) != len(weights):
-        return None
-    return _Cell(loop, sequence, step, states, weights, constants)
+    weights = {
+        value: array
+        for value in used
+        if (array := facts.array(source := outer.get(value, value))) is not None and _is_weight(source, facts)
+    }
+    return _Cell(loop, sequence, step, states, weights) if len(weights) <= _MOST_WEIGHTS else None
 
 
 def _counts(value: ir.Value, result: ir.Value, start: ir.Value | None, facts: ValueFacts) -> bool:
@@ -144,9 +138,41 @@ def _is_weight(value: ir.Value | None, facts: ValueFacts) -> bool:
     return array is not None and array.dtype.kind == "f"
 
 
-def _has_all_steps(cell: _Cell, facts: ValueFacts) -> bool:
-    """Returns whether the loop takes all steps of the sequence, however many these are."""
-    return all(_iterations(cell, steps, facts) == steps for steps in _STEPS)
+def _taken(cell: _Cell, facts: ValueFacts) -> list[ir.Node] | None:
+    """Returns the node that takes the steps of the loop out of the sequence, none where these are always all.
+
+    None instead of a list where their number is unknown.
+    """
+    most = _constant_iterations(cell.loop, facts)
+    if most is None:
+        return [] if all(_iterations(cell, steps, facts) == steps for steps in _STEPS) else None
+    if _size(cell.sequence, 0, facts) == most:
+        return []
+    bounds = {"starts": [0], "ends": [most], "axes": [0]}
+    return [ir.Node("", "Slice", [cell.sequence], ir.convenience.convert_attributes(bounds), version=1)]
+
+
+def _constant_iterations(loop: ir.Node, facts: ValueFacts) -> int | None:
+    """Returns how often a loop runs whose condition never ends it; None where that is no constant, or 0."""
+    body, (limit, start) = loop.attributes["body"].as_graph(), loop.inputs[:2]
+    most, more = facts.number(limit), origin(body.outputs[0])
+    if most is None or most < 1 or (start is not None and not facts.array(start)):
+        return None
+    return int(most) if more is body.inputs[1] or facts.array(more) else None
+
+
+def _size(value: ir.Value, axis: int, facts: ValueFacts) -> int | None:
+    """Returns a size of what inputs and loops give in another order of axes; None where it is no constant."""
+    while (node := value.producer()) is not None and node.op_type == "Transpose":
+        order, source = ints_of(node, "perm"), node.inputs[0]
+        if order is None or source is None:
+            return None
+        value, axis = source, order[axis]
+    if node is None:
+        size = value.shape[axis] if value.is_graph_input() and value.shape is not None else None
+        return size if isinstance(size, int) else None  # the module checks it
+    stacks = node.op_type == "Loop" and not axis and node.outputs.index(value) >= len(node.inputs) - 2
+    return _constant_iterations(node, facts) if stacks else None
 
 
 def _iterations(cell: _Cell, steps: int, facts: ValueFacts) -> Any:
@@ -156,11 +182,8 @@ def _iterations(cell: _Cell, steps: int, facts: ValueFacts) -> Any:
         shapes = None if value is None else _shapes_before(value, cell.sequence, steps)
         if value is None or shapes is None or (value.graph is cell.body and tensor_of(value) is None):
             return None
-        try:
-            array = Evaluator(facts.table, facts.F, facts.opsets, facts.account, shapes).array(value)
-        except Exception:  # a framework raises errors of many types; the number then counts as unknown
-            return None
-        return array.item() if array.size == 1 else None
+        array = Evaluator(facts.table, facts.F, facts.opsets, facts.account, shapes).known_array(value)
+        return array.item() if array is not None and array.size == 1 else None
 
     limit, start, *initial = cell.loop.inputs
     most = number(limit)
@@ -208,138 +231,96 @@ def _shapes_before(value: ir.Value, sequence: ir.Value, steps: int) -> dict[ir.V
 
 def _replacement(cell: _Cell, facts: ValueFacts) -> Replacement | None:
     """Returns the layer that computes what the loop does, None where there is none."""
-    layer = _layer_of(cell, facts)
-    outputs, carried = cell.loop.outputs, len(cell.loop.inputs) - 2
-    hidden = origin(cell.body.outputs[1 + cell.states[0]])
-    stacked = [at for at in range(carried, len(outputs)) if origin(cell.body.outputs[1 + at]) is hidden]
-    wanted = {at for at, output in enumerate(outputs) if output.uses() or output.is_graph_output()}
-    if layer is None or not wanted <= {*stacked, *cell.states} or len(wanted & {*stacked}) > 1:
+    added = _taken(cell, facts)
+    lead = () if facts.rank(cell.sequence) == 2 else (_batch(cell.sequence),)
+    layer = None if added is None else layer_of([*cell.weights.values()], len(cell.states), lead, _runner(cell, facts))
+    if added is None or layer is None:
         return None
-    kind, activations, arrays = layer
-    added = [ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(array))]) for array in arrays]
+    outputs = cell.loop.outputs
+    states, stacked = [cell.states[at] for at in layer.order], _stacked(cell, layer, lead, facts)
+    wanted = {at for at, output in enumerate(outputs) if output.uses() or output.is_graph_output()}
+    if not wanted <= {*stacked, *states} or len(wanted & {*stacked}) > 1:
+        return None
+    batch = [] if lead else [1]  # the axis that a sequence lacks
+    sequence = added[-1].outputs[0] if added else cell.sequence
+    if batch:
+        added.append(_with_axes("Unsqueeze", sequence, batch))
+        sequence = added[-1].outputs[0]
     starts: list[ir.Value | None] = []
-    for at in cell.states:
+    for at in states:
         start = cell.loop.inputs[2 + at]
-        if start is None or is_zeros(start, facts):
+        if start is not None and not is_zeros(start, facts):
+            added.append(_with_axes("Unsqueeze", start, [0, *batch]))
+            start = added[-1].outputs[0]
+            starts.append(start)
+        else:
             starts.append(None)
-            continue
-        added.append(ir.Node("", "Unsqueeze", [start], [ir.AttrInt64s("axes", [0])], version=1))
-        starts.append(added[-1].outputs[0])
-    weights = [node.outputs[0] for node in added[: len(arrays)]]
-    attributes: dict[str, Any] = {"hidden_size": cell.hidden, "activations": activations}
-    attributes |= {"linear_before_reset": 1} if kind == "GRU" else {}
+    weights = [ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(a))]) for a in _as_operator(layer)]
+    form, hidden = layer.form, len(layer.weights.r)
+    attributes: dict[str, Any] = {"hidden_size": hidden, "activations": form.activations}
+    attributes |= {"linear_before_reset": 1} if form.kind == "GRU" else {}
     node = ir.Node(
         "",
-        kind,
-        [cell.sequence, *weights, *[None] * (3 - len(weights)), None, *starts],
+        form.kind,
+        [sequence, *(weight.outputs[0] for weight in weights), None, *starts],
         ir.convenience.convert_attributes(attributes),
         num_outputs=1 + len(starts),
         version=REPLACEMENT_OPSET,
     )
-    node.name = (cell.loop.name or "").rpartition("/")[0] + f"/{kind}" if "/" in (cell.loop.name or "") else None
-    added.append(node)
+    node.name = (cell.loop.name or "").rpartition("/")[0] + f"/{form.kind}" if "/" in (cell.loop.name or "") else None
+    added += [*weights, node]
     old, new = [], []
     for at in sorted(wanted):
-        axis, output = (1, node.outputs[0]) if at in stacked else (0, node.outputs[1 + cell.states.index(at)])
-        added.append(ir.Node("", "Squeeze", [output], [ir.AttrInt64s("axes", [axis])], version=1))
+        directions, output = (1, node.outputs[0]) if at in stacked else (0, node.outputs[1 + states.index(at)])
+        added.append(_with_axes("Squeeze", output, [directions, *(directions + axis for axis in batch)]))
         old.append(outputs[at])
         new.append(added[-1].outputs[0])
-    return Replacement(kind, [cell.loop], old, added, new, {})
+    return Replacement(form.kind, [cell.loop], old, added, new, {})
 
 
-def _layer_of(cell: _Cell, facts: ValueFacts) -> tuple[str, list[str], list[Array]] | None:
-    """Returns the operator of the layer, its activations, and its weights as ONNX has them."""
-    rng = np.random.default_rng(0)
-    drawn = [np.asarray(rng.normal(size=array.shape)) for array in cell.constants]
-    sizes = (len(drawn[0]), *[cell.hidden] * len(cell.states))
-    step, *states = (np.asarray(rng.normal(size=(_BATCH, size))) for size in sizes)
-    carried = [cell.body.inputs[2 + at] for at in cell.states]
-    given = {cell.step: step} | dict(zip(carried, states, strict=True))
-    given |= dict(zip(cell.weights, drawn, strict=True))
-    evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, given)
-    try:
-        results = [evaluator.array(cell.body.outputs[1 + at]) for at in cell.states]
-    except Exception:  # a framework raises errors of many types: the body computes with more than this
-        return None
-    gates = drawn[0].shape[1] // cell.hidden
-    for form in _FORMS:
-        if form.gates != gates or form.states != len(states):
-            continue
-        for order in itertools.permutations(range(gates)):
-            weights = _weights(drawn, order, cell.hidden)
-            if weights is None:
-                continue
-            expected = form.step(step, states, *weights)
-            if all(np.allclose(a, b, rtol=0, atol=TOLERANCE) for a, b in zip(results, expected, strict=True)):
-                found = _weights(cell.constants, order, cell.hidden)
-                assert found is not None
-                rows = [np.ascontiguousarray(array.T)[None] for array in found[:2]]
-                return form.kind, form.activations, [*rows, np.concatenate(found[2:])[None]]
-    return None
+def _with_axes(operator: str, value: ir.Value, axes: Sequence[int]) -> ir.Node:
+    return ir.Node("", operator, [value], [ir.AttrInt64s("axes", axes)], version=1)
 
 
-def _weights(arrays: Sequence[Array], order: Sequence[int], hidden: int) -> list[Array] | None:
-    """Returns the matrices and the biases of the input and of the state, with the gates in an order.
-
-    None where the shapes are no layer's. `order` has the place in the arrays of each of ONNX's gates.
-    """
-    columns = [column for gate in order for column in range(gate * hidden, (gate + 1) * hidden)]
-    width = len(columns)
-    biases = [np.zeros((2, width), arrays[0].dtype)]
-    if len(arrays) > 2 and arrays[2].shape == (width,):
-        biases = [np.stack([arrays[2], np.zeros(width, arrays[2].dtype)])]
-    elif len(arrays) > 2:
-        biases = [arrays[2]]
-    shapes = [array.shape for array in (*arrays[:2], *biases)]
-    if shapes != [(arrays[0].shape[0], width), (hidden, width), (2, width)]:
-        return None
-    return [arrays[0][:, columns], arrays[1][:, columns], *biases[0][:, columns]]
+def _batch(sequence: ir.Value) -> int:
+    """Returns the size of the batch in a comparison: the body may have the file's fixed one in it."""
+    declared = sequence.shape[1] if sequence.shape is not None and len(sequence.shape) > 1 else None
+    return declared if isinstance(declared, int) and declared else _BATCH
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
+def _runner(cell: _Cell, facts: ValueFacts, outputs: Sequence[int] | None = None) -> Run:
+    """Returns the function of the body that gives the next states, or other outputs behind the condition."""
+
+    def run(arrays: Sequence[Array], step: Array, states: Sequence[Array]) -> list[Array] | None:
+        given = {cell.step: step} | dict(zip(cell.weights, arrays, strict=True))
+        given |= {cell.body.inputs[2 + at]: state for at, state in zip(cell.states, states, strict=True)}
+        evaluator = Evaluator(facts.table, facts.F, facts.opsets, facts.account, given)
+        found = [evaluator.known_array(cell.body.outputs[1 + at]) for at in outputs or cell.states]
+        results = [array for array in found if array is not None]
+        return results if len(results) == len(found) else None
+
+    return run
 
 
-def _lstm(x: Array, states: Sequence[Array], w: Array, r: Array, b: Array, c: Array) -> list[Array]:
-    """Returns the next states, as ONNX LSTM-22 computes them."""
-    gates = np.split(x @ w + b + states[0] @ r + c, 4, axis=1)
-    i, o, f = map(_sigmoid, gates[:3])
-    cell = f * states[1] + i * np.tanh(gates[3])
-    return [o * np.tanh(cell), cell]
+def _stacked(cell: _Cell, layer: Layer, lead: tuple[int, ...], facts: ValueFacts) -> set[int]:
+    """Returns the positions of the outputs that have the hidden states of all steps."""
+    features, hidden, arrays = len(layer.weights.w), len(layer.weights.r), [*cell.weights.values()]
+    drawn = [*samples(np.random.default_rng(1), lead, features, [hidden] * len(cell.states))]
+    found = set()
+    for at in range(cell.carried, len(cell.loop.outputs)):
+        run = _runner(cell, facts, [cell.states[layer.order[0]], at])
+        results = [run(arrays, step, states) for step, *states in drawn]
+        # A Cast may round one of the two.
+        if all(pair is not None and np.allclose(pair[0], pair[1], rtol=0, atol=TOLERANCE) for pair in results):
+            found.add(at)
+    return found
 
 
-def _gru(x: Array, states: Sequence[Array], w: Array, r: Array, b: Array, c: Array) -> list[Array]:
-    """Returns the next state, as ONNX GRU-22 computes it with `linear_before_reset`."""
-    of_input, of_state = np.split(x @ w + b, 3, axis=1), np.split(states[0] @ r + c, 3, axis=1)
-    z, reset = (_sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2], strict=True))
-    return [(1 - z) * np.tanh(of_input[2] + reset * of_state[2]) + z * states[0]]
-
-
-def _rnn(x: Array, states: Sequence[Array], w: Array, r: Array, b: Array, c: Array) -> list[Array]:
-    return [np.tanh(x @ w + b + states[0] @ r + c)]
-
-
-def _relu_rnn(x: Array, states: Sequence[Array], w: Array, r: Array, b: Array, c: Array) -> list[Array]:
-    return [np.maximum(x @ w + b + states[0] @ r + c, 0)]
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A recurrent layer: its operator, the numbers of its gates and states, its activations and a step of it."""
-
-    kind: str
-    gates: int
-    states: int
-    activations: list[str]
-    step: Any
-
-
-_FORMS = (
-    _Form("LSTM", 4, 2, ACTIVATIONS["LSTM"], _lstm),
-    _Form("GRU", 3, 1, ACTIVATIONS["GRU"], _gru),
-    _Form("RNN", 1, 1, ACTIVATIONS["RNN"], _rnn),
-    _Form("RNN", 1, 1, ["Relu"], _relu_rnn),
-)
+def _as_operator(layer: Layer) -> list[Array]:
+    """Returns the weights as ONNX's operators have them, `(1, rows, inputs)` each, and the bias where there is one."""
+    w, r, *biases = layer.weights
+    arrays = [np.ascontiguousarray(array.T)[None] for array in (w, r)]
+    return [*arrays, np.concatenate(biases)[None]]
 
 
 def detach(body: Mapping[str, ir.Attr]) -> None:
