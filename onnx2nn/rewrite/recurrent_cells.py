@@ -94,8 +94,11 @@ _FORMS = (
     Form("RNN", 1, 1, ["Relu"], _relu_rnn),
 )
 
-_COMPARED = 64
-"""The least numbers that are compared: those of a ReLU are 0 by chance."""
+_COMPARED = 16
+"""The least numbers that are compared: half of a ReLU's are 0, whatever it computes."""
+
+_MOST_RUNS = 4096
+"""The most runs of a step; one of an LSTM with a matrix and a bias for each gate takes 64 for each sample."""
 
 
 class Layer(NamedTuple):
@@ -153,10 +156,15 @@ def layer_of(constants: Sequence[Array], states: int, lead: tuple[int, ...], run
         lead: the sizes of an input of a step, before its features.
         run: one step.
     """
+    left = iter(range(_MOST_RUNS))
+
+    def limited(arrays: Sequence[Array], step: Array, before: Sequence[Array]) -> list[Array] | None:
+        return None if next(left, None) is None else run(arrays, step, before)
+
     for form in _FORMS:
         for features, hidden in _sizes(constants, form.gates):
             for order in itertools.permutations(range(states)) if form.states == states else ():
-                found = _Fitting(form, (features, hidden), order, lead, run).weights(constants)
+                found = _Fitting(form, (features, hidden), order, lead, limited).weights(constants)
                 if found is not None:
                     return Layer(form, order, found)
     return None
@@ -201,6 +209,7 @@ class _Fitting:
     def __init__(self, form: Form, sizes: tuple[int, int], order: Sequence[int], lead: tuple[int, ...], run: Run):
         self._form, self._order, self._run, self._rng = form, order, run, np.random.default_rng(0)
         self._features, self._hidden = sizes
+        self._widths = {self._hidden * gates for gates in range(1, form.gates + 1)}
         self._samples = [*samples(self._rng, lead, self._features, [self._hidden] * len(order))]
 
     def weights(self, constants: Sequence[Array]) -> Weights | None:
@@ -208,7 +217,7 @@ class _Fitting:
 
         A block may do nothing until others are placed, as an LSTM's input gate does while there is nothing to let in.
         """
-        pending = {at: cuts for at, array in enumerate(constants) if (cuts := [*self._cuts(at, array)])}
+        pending = {at: cuts for at, array in enumerate(constants) if (cuts := self._cuts(at, array))}
         self._given = [np.zeros(a.shape) if at in pending else a for at, a in enumerate(constants)]
         self._drawn = [self._random(array.shape) for array in constants]
         taken: _Taken = {}
@@ -224,16 +233,22 @@ class _Fitting:
             block.view(self._given)[...] = block.view(self._drawn)
         return self._assembled(taken, constants) if _are_equal(self._results(), self._expected(taken)) else None
 
-    def _cuts(self, at: int, array: Array) -> Iterator[list[_Block]]:
-        """Yields the ways in which a weight may consist of blocks."""
+    def _cuts(self, at: int, array: Array) -> list[list[_Block]]:
+        """Returns the ways in which a weight may consist of blocks."""
         rows, columns = np.atleast_2d(array).shape if array.ndim < 3 else (0, 0)
-        size, inputs = self._hidden, {self._features, self._hidden}
-        if array.ndim == 2 and rows in inputs and not columns % size:
-            yield [_Block(at, (slice(None), part), False) for part in _parts(columns, size)]
-        if array.ndim == 2 and columns in inputs and not rows % size:
-            yield [_Block(at, (part, slice(None)), True) for part in _parts(rows, size)]
-        if rows in (1, 2) and not columns % size:
-            yield [_Block(at, (slice(r, r + 1), part), None) for r in range(rows) for part in _parts(columns, size)]
+        inputs, whole = {self._features, self._hidden}, slice(None)
+        across, down = (self._parts(size) for size in (columns, rows))
+        cuts = [
+            [_Block(at, (whole, part), False) for part in across if array.ndim == 2 and rows in inputs],
+            [_Block(at, (part, whole), True) for part in down if array.ndim == 2 and columns in inputs],
+            [_Block(at, (slice(r, r + 1), part), None) for r in range(rows) for part in across if rows <= 2],
+        ]
+        return [cut for cut in cuts if cut]
+
+    def _parts(self, width: int) -> list[slice]:
+        """Returns the parts of one gate each of a side of a weight; nothing where it has not as many gates."""
+        size = self._hidden
+        return [slice(at, at + size) for at in range(0, width, size)] if width in self._widths else []
 
     def _left(self, cuts: Sequence[Sequence[_Block]], taken: _Taken) -> list[list[_Block]]:
         """Places blocks of a weight; returns the ways left in which it may consist of blocks, without placed ones."""
@@ -310,7 +325,7 @@ class _Fitting:
         dtype = np.result_type(*(arrays[block.weight] for block in taken.values()))
         for slot, shape in enumerate(((self._features, width), (self._hidden, width), (width,), (width,))):
             weight = np.zeros(shape, dtype)
-            for gate, part in enumerate(_parts(width, self._hidden)):
+            for gate, part in enumerate(self._parts(width)):
                 if (slot, gate) in taken:
                     weight[..., part] = taken[slot, gate].of(arrays)
             made.append(weight)
@@ -324,7 +339,3 @@ def _are_equal(results: Sequence[Sequence[Array]], others: Sequence[Sequence[Arr
         for result, other in zip(results, others, strict=True)
         for a, b in zip(result, other, strict=True)
     )
-
-
-def _parts(width: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, width, size)]
