@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import multiprocessing
 import re
 from collections.abc import Callable
@@ -1529,3 +1530,22 @@ def test_a_standardised_weight_has_its_gradient() -> None:
     for each in (original, module):
         each(*inputs).square().sum().backward()
     check_same([module.weight.grad], [original.weight.grad], "the gradient of the weight")
+
+
+def test_functions_of_the_file_are_raised_and_are_modules(tmp_path: Path) -> None:
+    """As those that jax2onnx keeps: a module takes tensors under the function's names, and gives one."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17, "author": 1]>
+        graph (float[n, 4] x, float[n, 4] y) => (float[n, 4] z) { a = author.Block(y, x) z = author.Block(a, y) }
+        <domain: "author", opset_import: ["": 17]> Block (first, second) => (result) {
+            gate = Sigmoid(second) gated = Mul(gate, second) result = Sub(gated, first) }""")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"] == {"SiLU": 1}
+    inputs = torch.randn(3, 4), torch.randn(3, 4)
+    block = next(iter(module.children()))
+    assert list(inspect.signature(block.forward).parameters) == ["first", "second"]
+    assert torch.equal(block(*inputs), nn.functional.silu(inputs[1]) - inputs[0])
+    check_against_onnxruntime(model.SerializeToString(), module, inputs)
+    exported = tmp_path / "exported.onnx"
+    onnx2nn.export_onnx(module, exported)
+    check_against_onnxruntime(exported.read_bytes(), module, inputs)

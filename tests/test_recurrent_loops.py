@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from drawn import steps
+from drawn import recurrences
 from onnx import numpy_helper, parser
 from realmodels import check_against_onnxruntime
 from torch import nn
@@ -114,7 +114,7 @@ def test_many_steps_are_recurrent_layers(part: int, seed: int) -> None:
 
 
 def _check_drawn(seed: int) -> None:
-    step = steps.draw(seed)
+    step = recurrences.draw(seed)
     module = onnx2nn.load(step.model)
     [layer] = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
     assert isinstance(layer, _KINDS[step.kind]) and not any(isinstance(part, Loop) for part in module.modules())

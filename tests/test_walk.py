@@ -90,7 +90,7 @@ class Lines(Builder):
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         return self._write("late", row, inputs, attributes)
 
-    def for_function(self) -> Lines:
+    def for_function(self, inputs: Any) -> Lines:
         return self
 
     def called(self, node: ir.Node, function: ir.Function, body: Lines, outputs: Sequence[Any]) -> Sequence[Any]:

@@ -9,7 +9,7 @@ row at run time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class FlowBuilder(Builder):
         self.begin(node)
         return self._settled(self.attribute(tensor), ())
 
-    def for_function(self) -> FlowBuilder:
+    def for_function(self, inputs: Mapping[str, Any]) -> FlowBuilder:
         """Counts the call and returns this builder: the function's nodes become lines of the same program."""
         self.at.step += 1
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -264,29 +264,37 @@ class TorchBuilder(Builder):
             meta = result.node.meta
             meta["onnx_outputs"] = (*meta["onnx_outputs"], name) if "onnx_outputs" in meta else (name,)
 
-    def for_function(self) -> TorchBuilder:
-        """Returns the builder of the function's module."""
-        return self.child(origins=Origins())
+    def for_function(self, inputs: Mapping[str, Any]) -> TorchBuilder:
+        """Returns the builder of the function's module, whose arguments are the tensors among the inputs."""
+        body = self.child(origins=Origins())
+        body.tracer.captures.name(inputs)
+        return body
 
     def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
         """Records a call of the function's module; outputs that are known at import stay constants, and sizes sizes."""
-        results = [self._returned(value, body) for value in outputs[: len(node.outputs)]]
+        results = [_returned(value, body, self.tracer) for value in outputs[: len(node.outputs)]]
         take_guards(self.tracer, body.tracer)
         live = {i: getattr(value, "spec", None) for i, value in enumerate(results) if is_traced(value)}
         if live or body.tracer.guards.later:
-            name = identifier(function.name)
-            module = body.tracer.finish(tuple(results[i] for i in live), name)
-            values = self.tracer.call_module([name], module, tuple(body.tracer.captured), tuple(live.values()))
-            for i, value in zip(live, values, strict=True):
+            name, specs = identifier(function.name), [*live.values()]
+            module = body.tracer.finish(_one_or_all([results[i] for i in live]), name)
+            values = self.tracer.call_module([name], module, tuple(body.tracer.captured), _one_or_all(specs))
+            for i, value in zip(live, [values] if len(live) == 1 else values, strict=True):
                 results[i] = value
         return results
 
-    def _returned(self, value: Any, body: TorchBuilder) -> Any:
-        """Returns an output of a function: sizes as this program's where it reads them, other values as the body's."""
-        if isinstance(value, ShapeValues):
-            with contextlib.suppress(TraceError):
-                return value.mapped(lambda number: returned(self.tracer, number))
-        return body.output(value)
+
+def _returned(value: Any, body: TorchBuilder, tracer: Tracer) -> Any:
+    """Returns an output of a function: sizes as its caller's where this one reads them, other values as the body's."""
+    if isinstance(value, ShapeValues):
+        with contextlib.suppress(TraceError):
+            return value.mapped(lambda number: returned(tracer, number))
+    return body.output(value)
+
+
+def _one_or_all(values: Sequence[Any]) -> Any:
+    """Returns what a module gives: one value itself, others as a tuple."""
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _refuse_others(inputs: Sequence[Any]) -> None:

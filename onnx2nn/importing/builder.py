@@ -129,8 +129,8 @@ class Builder(ABC):
     # Inner graphs
 
     @abstractmethod
-    def for_function(self: B) -> B:
-        """Returns the builder for the body of a function that a node calls."""
+    def for_function(self: B, inputs: Mapping[str, Any]) -> B:
+        """Returns the builder for the body of a function, of which a call gives some inputs by its own names."""
 
     @abstractmethod
     def called(self: B, node: ir.Node, function: ir.Function, body: B, outputs: Sequence[Any]) -> Sequence[Any]:

@@ -164,7 +164,7 @@ class Walk(Generic[B]):
             scope[value] = inputs[position] if position < len(inputs) else None
         opsets = {**self.opsets, **function.opset_imports}
         attributes = call_attributes(node, function, self.attributes)
-        body = self.builder.for_function()
+        body = self.builder.for_function({value.name or "": scope[value] for value in function.inputs})
         outputs = Walk(body, scope, function, opsets, attributes).run()
         return self.builder.called(node, function, body, outputs)
 

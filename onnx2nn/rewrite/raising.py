@@ -92,7 +92,7 @@ class _Raiser:
             self.facts = ValueFacts(self.table, self.F, opsets, self.account)
             operators = _operators(graph)
             for number, rule_sets in enumerate(self.sweeps):
-                if number == _MOVED_BEFORE and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
+                if number == _MOVED_BEFORE and "Transpose" in operators.values():
                     self._move_channels_first(graph)
                     operators = _operators(graph)
                 if self._sweep(graph, operators, rule_sets):
@@ -103,7 +103,7 @@ class _Raiser:
                 self._merge_recurrent_layers(graph)
         return self.result
 
-    def _replace_recurrent_loops(self, graph: ir.Graph | ir.Function) -> bool:
+    def _replace_recurrent_loops(self, graph: ir.Graph) -> bool:
         """Makes recurrent layers of the loops that compute them; returns whether there are any."""
         from onnx2nn.rewrite.recurrent_loops import detach, recurrent_loops  # few models need it
 
@@ -113,13 +113,13 @@ class _Raiser:
             detach(layer.nodes[0].attributes)
         return bool(found)
 
-    def _merge_recurrent_layers(self, graph: ir.Graph | ir.Function) -> None:
+    def _merge_recurrent_layers(self, graph: ir.Graph) -> None:
         from onnx2nn.rewrite.recurrent_layers import stacks  # few models need it
 
         for stack in stacks(graph, self.facts):
             self._replace(graph, stack)
 
-    def _sweep(self, graph: ir.Graph | ir.Function, operators: dict[ir.Node, str], rule_sets: Sequence[str]) -> bool:
+    def _sweep(self, graph: ir.Graph, operators: dict[ir.Node, str], rule_sets: Sequence[str]) -> bool:
         """Applies the rules of some sets from the end of the graph to its start; returns whether any applied.
 
         The largest of several overlapping patterns ends last, so that it is tried first.
@@ -148,16 +148,19 @@ class _Raiser:
         for line in channels.dropped:
             self.result.dropped.append(line)
 
-    def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
+    def _graphs(self) -> Iterator[tuple[ir.Graph, dict[str, int]]]:
         opsets = dict(self.model.graph.opset_imports)
         pending = [self.model.graph]
         for graph in pending:
             pending += inner_graphs(graph)
             yield graph, opsets
         for function in self.model.functions.values():
-            yield function, {**opsets, **function.opset_imports}
+            pending = [function.graph]
+            for graph in pending:
+                pending += inner_graphs(graph)
+                yield graph, {**opsets, **function.opset_imports}
 
-    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> bool:
+    def _raise(self, graph: ir.Graph, root: ir.Node, rules: Sequence[Rule]) -> bool:
         """Applies the first of `rules` that matches at the node `root`; returns whether one does."""
         below = operators_below(root)
         for rule in rules:
@@ -187,7 +190,7 @@ class _Raiser:
         outputs = [root.outputs[0]], [added[-1].outputs[0]]
         return Replacement(rule.name, nodes, outputs[0], added, outputs[1], sample, rule.rounds, larger, kept)
 
-    def _replace(self, graph: ir.Graph | ir.Function, this: Replacement) -> bool:
+    def _replace(self, graph: ir.Graph, this: Replacement) -> bool:
         if not self._agrees(this):
             for node in this.added:
                 for index in range(len(node.inputs)):
@@ -196,7 +199,7 @@ class _Raiser:
         self._apply(graph, this)
         return True
 
-    def _apply(self, graph: ir.Graph | ir.Function, this: Replacement) -> None:
+    def _apply(self, graph: ir.Graph, this: Replacement) -> None:
         last, first = this.added[-1], this.nodes[0]
         if not last.name:
             _stand_like(last, this.nodes)
@@ -268,7 +271,7 @@ class _Raiser:
         return next(filter(None, (gap(expected, got) for expected, got in pairs)), "")
 
 
-def _operators(graph: ir.Graph | ir.Function) -> dict[ir.Node, str]:
+def _operators(graph: ir.Graph) -> dict[ir.Node, str]:
     return {node: node.op_type for node in graph}
 
 
@@ -348,7 +351,7 @@ def _is_shape_computation(node: ir.Node, depth: int = 10) -> bool:
     return depth > 0
 
 
-def _remove_unread(graph: ir.Graph | ir.Function, nodes: Iterable[ir.Node]) -> None:
+def _remove_unread(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
     """Removes those of `nodes`, and of the nodes before them, whose outputs have no readers."""
     pending, unread = list(dict.fromkeys(nodes)), dict[ir.Node, None]()
     while pending:

@@ -99,7 +99,7 @@ class _Layer:
         return self.node.inputs[5 + index] if len(self.node.inputs) > 5 + index else None
 
 
-def stacks(graph: ir.Graph | ir.Function, facts: ValueFacts) -> Iterator[Replacement]:
+def stacks(graph: ir.Graph, facts: ValueFacts) -> Iterator[Replacement]:
     """Yields a replacement for each stack of recurrent layers, and for each of its layers where the stack has none.
 
     Each replacement must be applied before the next one is requested.

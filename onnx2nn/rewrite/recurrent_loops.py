@@ -87,7 +87,7 @@ class _Cell:
         return len(self.loop.inputs) - 2
 
 
-def recurrent_loops(graph: ir.Graph | ir.Function, facts: ValueFacts) -> Iterator[Replacement]:
+def recurrent_loops(graph: ir.Graph, facts: ValueFacts) -> Iterator[Replacement]:
     """Yields a replacement for each Loop that computes a recurrent layer; its numbers are those of the loop."""
     for node in graph:
         if node.op_type != "Loop" or node.domain or len(node.inputs) < 3:

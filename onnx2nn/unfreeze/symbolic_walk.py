@@ -249,7 +249,7 @@ class SymbolicBuilder(Builder):
         if isinstance(result, Sized):
             self.values[value] = result
 
-    def for_function(self) -> SymbolicBuilder:
+    def for_function(self, inputs: Mapping[str, Any]) -> SymbolicBuilder:
         """Returns this builder: a function is walked in place."""
         return self
 

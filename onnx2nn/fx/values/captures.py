@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.values.dim import Dim
 from onnx2nn.fx.values.guards import node_of
 from onnx2nn.fx.values.ratio import Ratio
-from onnx2nn.fx.values.tensor import PLAIN, TRACED, Reference
+from onnx2nn.fx.values.tensor import PLAIN, TRACED, Reference, Tensor
+from onnx2nn.ground.naming import identifier
 from onnx2nn.sizes.conditions import Condition
 from onnx2nn.sizes.expression import Size
 
@@ -52,8 +54,8 @@ class Captures:
             return self.capture(value)
         return value
 
-    def capture(self, value: Any) -> Any:
-        """Returns the argument of this graph for a value of an enclosing graph."""
+    def capture(self, value: Any, name: str = "") -> Any:
+        """Returns the argument of this graph for a value of an enclosing graph; a new one of a tensor has the name."""
         if id(value) not in self._own:
             assert self._tracer.parent is not None, "a value of another trace"
             self.values.append(value)
@@ -65,10 +67,16 @@ class Captures:
             elif isinstance(value, Reference):
                 own = Reference(self._tracer, self._tracer.argument_node(f"value_{len(self.values)}"))
             else:
-                own = self._tracer.placeholder(f"outer_{len(self.values)}", getattr(known, "spec", None))
+                own = self._tracer.placeholder(name or f"outer_{len(self.values)}", getattr(known, "spec", None))
             self._own[id(value)] = own
             self._keep.append(value)
         return self._own[id(value)]
+
+    def name(self, values: Mapping[str, Any]) -> None:
+        """Makes the tensors among some values arguments, in this order and with these names."""
+        for name, value in values.items():
+            if type(value) is Tensor:
+                self.capture(value, identifier(name))
 
     def drop_unused(self) -> None:
         """Removes unused arguments."""
