@@ -1,4 +1,7 @@
-"""A layer whose weight is stored as `(inputs, outputs)`, like GPT-2's Conv1D, comes back as `onnx2nn.layers.Conv1D`."""
+"""A layer whose weight is stored as `(inputs, outputs)`, like GPT-2's Conv1D, comes back as `onnx2nn.layers.Conv1D`.
+
+Such layers, and the linear ones of other frameworks, are called on tensors where files call them on rows.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 import torch
+from onnx import numpy_helper
 from realmodels import EXPORTERS, check_against_onnxruntime, check_same, check_travels, export_dynamo, run, seeded
 from torch import nn
 
@@ -183,3 +188,39 @@ def test_a_file_without_scopes(shape: tuple[int, ...], joined: bool) -> None:
     calls = [node.target for node in flattened(module).graph.nodes if node.op != "placeholder"]
     assert calls == (["block.proj", "output"] if joined else ["reshape", "block.proj", "reshape", "output"])
     check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(shape),))
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_a_dense_layer_on_rows_is_a_linear_layer_on_the_tensor(heads: bool) -> None:
+    """As JAX's and TensorFlow's are written: rows, a product with a bias, and a shape that no rows have."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[n, 3, {"2, 2" if heads else "4"}] x) => (float[n, 3, 5, 1] z, float[n, 3, 5] y)
+        <int64[2] rows = {{-1, 4}}, int64[3] tail = {{-1, 3, 5}}, int64[4] heads = {{-1, 3, 5, 1}},
+        int64[2] out = {{-1, 5}}> {{
+            a = Reshape(x, rows) b = Gemm(a, w, c) y = Reshape(b, tail)
+            s = Sigmoid(y) d = Reshape(s, out) e = Gemm(d, v, c) z = Reshape(e, heads) }}""")
+    generator = np.random.default_rng(0)
+    for name, shape in (("w", (4, 5)), ("v", (5, 5)), ("c", (5,))):
+        array = generator.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    module, given = onnx2nn.load(model), torch.randn(2, 3, *((2, 2) if heads else (4,)))
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    ranks = list[int]()
+    for layer in layers:
+        layer.register_forward_hook(lambda layer, args, result: ranks.append(result.ndim))
+    check_against_onnxruntime(model.SerializeToString(), module, (given,))
+    assert ranks == [3, 3] and module.code.count(".reshape(") == heads
+
+
+def test_a_dense_layer_whose_rows_others_read_stays_on_rows() -> None:
+    """It would be called twice."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[n, 3, 4] x) => (float[n, 3, 5] y, float[m, 5] r)
+        <int64[2] rows = {-1, 4}, int64[3] tail = {-1, 3, 5}> {
+            a = Reshape(x, rows) b = Gemm(a, w) y = Reshape(b, tail) r = Relu(b) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 5), np.float32), "w"))
+    module = onnx2nn.load(model)
+    assert sum(node.op == "call_module" for node in module.graph.nodes) == 1
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 3, 4),))

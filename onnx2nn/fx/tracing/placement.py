@@ -151,6 +151,11 @@ class NamedPlacement:
         place = place_of(node) if node is not None and self.author is not None else None
         return None if place is None else place.path
 
+    def is_read_once(self) -> bool:
+        """Returns whether one node alone reads the first output of the node that is recorded."""
+        output = None if self.at.node is None else self.at.node.outputs[0]
+        return output is not None and not output.is_graph_output() and len(output.uses()) == 1
+
     def fits(self, layer: Layer) -> bool:
         """Returns whether a layer would hold the author's weights unchanged, under their keys.
 

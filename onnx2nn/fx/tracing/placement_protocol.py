@@ -38,6 +38,9 @@ class Placement(Protocol):
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""
 
+    def is_read_once(self) -> bool:
+        """Returns whether one node alone reads the first output of the one that is recorded; False where unknown."""
+
     def describe(self, module: nn.Module) -> None:
         """Notes the origin of a layer on the layer."""
 
@@ -76,6 +79,10 @@ class Anonymous:
     def caller(self) -> str | None:
         """Returns None."""
         return None
+
+    def is_read_once(self) -> bool:
+        """Returns False."""
+        return False
 
     def describe(self, module: nn.Module) -> None:
         """Notes nothing."""

@@ -38,7 +38,7 @@ from onnx2nn.fx.values.guards import Choices, Guards
 from onnx2nn.fx.values.ratio import Ratio
 from onnx2nn.fx.values.spec import Known, Spec
 from onnx2nn.fx.values.symbols import Symbols
-from onnx2nn.fx.values.tensor import TRACED, Opaque, Tensor, is_traced, leaves
+from onnx2nn.fx.values.tensor import TRACED, Opaque, Tensor, is_traced
 from onnx2nn.ground.limits import Limits
 
 _SCALAR_OPERATORS = {
@@ -148,15 +148,10 @@ class Tracer:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
         layer = _layer(self, target, args, kwargs) if kind == "call_function" else None
-        if kind == "call_method" and (joined := self.rows.joined(target, args, specs)) is not None:
-            layer, specs = joined
         if layer is not None:
-            node = self.record("call_module", self.held.add_layer(layer), layer.inputs, dict(layer.keywords))
-            if layer.structure is None:
-                result = self.wrap(node, specs)
-                self.rows.note_layer(layer, result)
-                return result
-            return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
+            return self.rows.called(layer, specs)
+        if kind == "call_method" and (joined := self.rows.joined(target, args, specs)) is not None:
+            return joined
         plainer = self.plain.find(target, args, kwargs, specs)
         if plainer is not None:
             return plainer
@@ -355,8 +350,3 @@ def _checks(node: fx.Node, root: nn.Module) -> bool:
         return node.target in ASSERTIONS
     inner = (m for m in root.get_submodule(str(node.target)).modules() if isinstance(m, fx.GraphModule))
     return any(inside.target in ASSERTIONS for module in inner for inside in module.graph.nodes)
-
-
-def _arranged(items: Sequence[Any], structure: Any) -> Any:
-    """Returns `items` in nested tuples; `structure` holds their positions."""
-    return items[structure] if isinstance(structure, int) else tuple(_arranged(items, part) for part in structure)
