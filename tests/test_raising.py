@@ -1549,3 +1549,17 @@ def test_functions_of_the_file_are_raised_and_are_modules(tmp_path: Path) -> Non
     exported = tmp_path / "exported.onnx"
     onnx2nn.export_onnx(module, exported)
     check_against_onnxruntime(exported.read_bytes(), module, inputs)
+
+
+def test_a_root_mean_square_norm_of_jax_is_a_layer() -> None:
+    """jax2onnx casts the epsilon to the input's type, and gives the weight as many dimensions as the input has."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18]>
+        graph (float[n, 3, 6] x) => (float[n, 3, 6] y) <double eps = {0.001}, int64[1] axes = {-1}> {
+            own = CastLike(eps, x) squares = Mul(x, x) mean = ReduceMean<keepdims = 1>(squares, axes)
+            sum = Add(mean, own) root = Sqrt(sum) scaled = Div(x, root) y = Mul(scaled, weight) }""")
+    weight = np.random.default_rng(0).standard_normal((1, 1, 6)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "weight"))
+    module = onnx2nn.load(model)
+    assert [type(layer) for layer in module.children()] == [nn.RMSNorm]
+    check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 3, 6),))

@@ -17,7 +17,7 @@ from onnx2nn.rewrite.value_facts import ValueFacts
 
 _CENTRED = "(x - (mean := ReduceMean(x, ...) | GlobalAveragePool(x)))"
 _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
-_DEVIATION = f"Sqrt((ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + eps)"
+_DEVIATION = f"Sqrt((ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + +eps)"
 _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
 
 _FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
@@ -29,7 +29,7 @@ _CHANNELS_FIRST = f"x * (factor := {_OF_CHANNELS}) + ((-mean) * factor + bias)"
 """What tf2onnx makes of a layer between convolutions. Of a transpose of the means it makes a Reshape that changes
 nothing."""
 
-_ROOT = "Sqrt(ReduceMean(x ** 2 | x * x, ...) + eps)"
+_ROOT = "Sqrt(ReduceMean(x ** 2 | x * x, ...) + +eps)"
 _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
 
 
@@ -82,12 +82,17 @@ def _layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     if found is None or shape is None or facts.constant_shape(match["bias"]) != shape:
         return None
     weight, bias = match["weight"], match["bias"]
-    if len(shape) > found[0] == 1 and set(shape[:-1]) == {1} and len(shape) <= (facts.rank(match["x"]) or 0):
-        weight, bias = flat(weight), flat(bias)  # TensorFlow's have rank > 1
+    if _is_row(shape, found[0], match, facts):
+        weight, bias = flat(weight), flat(bias)
     elif len(shape) != found[0]:
         return None
     inputs = (match["x"], weight, bias)
     return NewNode("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
+
+
+def _is_row(shape: tuple[int, ...], dims: int, match: Match, facts: ValueFacts) -> bool:
+    """Returns whether a weight of the last dimension has further ones of size 1, as those of TensorFlow and JAX."""
+    return len(shape) > dims == 1 and set(shape[:-1]) == {1} and len(shape) <= (facts.rank(match["x"]) or 0)
 
 
 def _layer_norm_of_channels(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -120,9 +125,13 @@ def _plain_layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
 
 def _rms_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     found, shape = _dims_and_epsilon(match, facts), facts.constant_shape(match["weight"])
-    if found is None or shape is None or len(shape) != found[0]:
+    if found is None or shape is None:
         return None
-    return NewNode("RMSNormalization", (match["x"], match["weight"]), {"axis": -found[0], "epsilon": found[1]})
+    row = _is_row(shape, found[0], match, facts)
+    if not row and len(shape) != found[0]:
+        return None
+    weight = flat(match["weight"]) if row else match["weight"]
+    return NewNode("RMSNormalization", (match["x"], weight), {"axis": -found[0], "epsilon": found[1]})
 
 
 def _plain_rms_norm(match: Match, facts: ValueFacts) -> NewNode | None:
