@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import math
 import pickle
 import runpy
 import warnings
@@ -1750,3 +1751,60 @@ def test_a_module_with_a_folded_table_in_one_that_is_not_called(exporter: str) -
         part.register_forward_hook(lambda _, given, result, name=name: seen.update({name: result}))
         run(network, inputs)
     check_same(seen["ours"], seen["theirs"], "the embeddings")
+
+
+class Scaling(nn.Module):
+    """A step of a flow: scales each channel, and returns the logarithm of the determinant with the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.logs = nn.Conv2d(4, 4, 1), nn.Parameter(torch.zeros(1, 4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.mix(x * torch.exp(self.logs)), torch.sum(self.logs) * (x.shape[2] * x.shape[3])
+
+
+class Flow(nn.Module):
+    """Steps whose determinants are sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList([Scaling(), Scaling()])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = torch.zeros(x.shape[0]) + 0.5 * math.log(2) * x.shape[2]
+        for step in self.steps:
+            x, determinant = step(x)
+            total = total + determinant
+        return x, total
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_floats_of_sizes_in_blocks(exporter: str) -> None:
+    """A product of a size and a float is no size; the search for equal sizes raised a TypeError."""
+    original, inputs = seeded(Flow), (torch.randn(2, 4, 6, 5),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_flow", original, inputs, (torch.randn(3, 4, 8, 7),)))
+    for given in (inputs, (torch.randn(3, 4, 9, 4),)):
+        check_same(run(module, given), run(original, given), "the import")
+
+
+class PartOutside(nn.Module):
+    """Calls the activation of a Sequential beside the Sequential, on one value."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.parts = nn.Linear(4, 4), nn.Sequential(act, nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.parts[0](x)) * self.parts(x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+@pytest.mark.parametrize("act", [nn.SiLU, nn.ReLU])
+def test_a_part_of_a_sequential_that_is_called_beside_it(act: type[nn.Module], exporter: str) -> None:
+    """The exporter writes one activation, that of the call outside: an Identity took its place in the Sequential."""
+    original, inputs = seeded(lambda: PartOutside(act())), (torch.randn(2, 4),)
+    path = EXPORTERS[exporter](f"blocks_part_outside_{act.__name__}", original, inputs, (torch.randn(3, 4),))
+    module = onnx2nn.load(path)
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    assert isinstance(module.parts[0], act)

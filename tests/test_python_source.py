@@ -651,3 +651,41 @@ def test_keys_of_any_letters_are_written_as_text(tmp_path: Path) -> None:
     torch.testing.assert_close(written(x), expected + 1)
     assert set(written.state_dict()) == set(module.state_dict())
     assert "\n    import os" not in (tmp_path / "model.py").read_text()
+
+
+class Conditioned(nn.Module):
+    """Scales what a layer gives by an activation of a condition, which all layers have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.condition = nn.Linear(4, 4), nn.Sequential(nn.SiLU(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(x) * self.condition(condition)
+
+
+class AllConditioned(nn.Module):
+    """Layers of a diffusion model, whose exporters write the activation once for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layers = nn.Linear(3, 4), nn.ModuleList(Conditioned() for _ in range(2))
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        condition = self.embedding(step)
+        for layer in self.layers:
+            x = layer(x, condition)
+        return x
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_an_activation_that_the_exporter_merged_stays_in_each_sequential(exporter: str, tmp_path: Path) -> None:
+    """The second Sequential had an Identity in its place, which another call outside of it named."""
+    inputs = (torch.randn(2, 4), torch.randn(2, 3))
+    path = EXPORTERS[exporter](
+        "source_conditioned", seeded(AllConditioned), inputs, (torch.randn(3, 4), torch.randn(3, 3))
+    )
+    module = onnx2nn.load(path)
+    source = _check(module, tmp_path, inputs, (torch.randn(5, 4), torch.randn(5, 3)))
+    assert "Identity" not in source
+    assert source.count("nn.Sequential(nn.SiLU(), nn.Linear(4, 4))") == 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from torch import fx
 
 from onnx2nn.fx.blocks.repeats import MARK, module_path
-from onnx2nn.fx.blocks.scopes import Modules, Scoped, is_named, path_of
+from onnx2nn.fx.blocks.scopes import MOVED, Modules, Scoped, is_named, path_of
 from onnx2nn.ground.naming import DEEPEST, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
 from onnx2nn.layers import FakeQuantize
@@ -104,7 +104,12 @@ def _is_call(step: str, name: str) -> bool:
 
 
 def _scopes(node: fx.Node) -> Modules:
-    """Returns the modules around a call, the outermost first, as torch's older exporter writes them in its name."""
+    """Returns the modules around a call, the outermost first, as torch's older exporter writes them in its name.
+
+    Those of a call that was copied into another module are not its own.
+    """
+    if node.meta.get(MOVED):
+        return ()
     name: str = node.meta.get("onnx", ("", "", ""))[2]
     return _split(name.rpartition("/")[0]) if name.startswith("/") else ()
 

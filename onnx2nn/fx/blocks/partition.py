@@ -90,6 +90,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         self.reads: dict[Path, list[fx.Node]] = {}
         for node in program.graph.find_nodes(op="get_attr"):
             self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
+        self.called = {path_of(node.target) for node in program.graph.find_nodes(op="call_module")}
 
     def region(self, path: Path, items: list[Item]) -> Region:
         """Returns the region of the module that is called at `path`."""
@@ -174,6 +175,8 @@ class _Divider(regions.Divider[fx.Node, Region]):
         if any(hasattr(torch.nn.Sequential, name) for name in slots if not name.isdecimal()):
             return None
         kept = {name for name, item in slots.items() if isinstance(item, Region) or (item and item.op == "call_module")}
+        if any((*path, name) in self.called for name in slots.keys() - kept):
+            return None  # the module there is called outside, and its value is merged with that of a call here
         own = any(is_persistent(holder, name) for name in own_buffers(holder))
         if own or any(inner.state_dict() for name, inner in children_of(holder).items() if name not in kept):
             return None

@@ -25,6 +25,9 @@ from onnx2nn.importing.regions import Path, around_of
 from onnx2nn.sizes.expression import Number, Size
 from onnx2nn.sizes.selection import maximum, minimum
 
+MOVED = "onnx_moved"
+"""What a copy of a call in another module notes: the name of the file's node tells of the modules around the first."""
+
 Modules = tuple[Path, ...]
 """The modules around a call, the outermost first."""
 
@@ -108,6 +111,8 @@ class Scoped:
         """
         copied = self.graph.node_copy(node, lambda used: known.get(used, used))
         copied.meta.pop("onnx_outputs", None)
+        if region != self.scope.get(node, region):
+            copied.meta[MOVED] = True
         self.scope[copied] = region
         if node in self.specs:
             self.specs[copied] = self.specs[node]
@@ -412,6 +417,8 @@ def size_expressions(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size
             size = None if dimension is None else program.settled(dimension)
         elif node in known and node.target in _LAWS and found.keys() >= set(node.all_input_nodes):
             numbers_given = [found[item] if isinstance(item, fx.Node) else item for item in node.args]
+            if any(isinstance(number, float) for number in numbers_given):
+                continue  # no size, as a step of a flow multiplies the logarithm of its determinant by sizes
             size = program.settled(_LAWS[node.target](*numbers_given))
         else:
             continue
