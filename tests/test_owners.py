@@ -393,3 +393,40 @@ def test_scripted_functions_stand_in_the_module_that_goes_on_with_them() -> None
     for name in ("norm", "rest", "rest.2"):
         check_same(run(module.get_submodule(name), (x,)), run(original.get_submodule(name), (x,)), name)
     check_same(run(module.halved, (x,)), run(original.halved, (x,)), "which may not end with them")
+
+
+class Forecast(nn.Module):
+    """A block of N-BEATS: what it explains of a series, and coefficients of a basis that is in no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back, self.coefficients = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.register_buffer("basis", torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.back(x), self.coefficients(x).mm(self.basis)
+
+
+class Forecasts(nn.Module):
+    """Adds what blocks forecast: the older exporter makes one Gemm of a product in a block and the sum, in no scope."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Forecast(), Forecast()])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = torch.zeros(x.size(0), 4)
+        for block in self.blocks:
+            explained, forecast = block(x)
+            x, total = x - explained, total + forecast
+        return x, total
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_a_product_with_a_weight_that_is_merged_with_a_sum_of_the_caller(exporter: str) -> None:
+    """The block gave its caller the weight, and the factor of the product."""
+    original, inputs = seeded(Forecasts), (torch.randn(2, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter]("owners_forecasts", original, inputs, (torch.randn(3, 6),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    for name, block in original.blocks.named_children():
+        check_same(run(module.blocks.get_submodule(name), inputs), run(block, inputs), name)

@@ -31,7 +31,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     A layer stands where its weights do, and another call where the file says. Without a name in the file
 
     1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it; one that
-       uses a nameless weight before any of these to the outermost;
+       uses a nameless weight before any of these to the outermost, and one that computes with a weight and values of
+       the weight's container alone to the container;
     2. a call between two calls of a container belongs to the container, and what a scripted function computes to the
        module that goes on with it (`scripted`);
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
@@ -50,6 +51,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.known()
     owners.use_weights()
     owners.begin()
+    owners.use_own()
     owners.meet()
     place_scripted(program, owners.unknown.keys())
     owners.enclose_joins()
@@ -152,6 +154,22 @@ class _Owners:
             elif any(map(self.program.is_nameless, node.all_input_nodes)):
                 self.scope[node] = ()
                 del self.unknown[node]
+
+    def use_own(self) -> None:
+        """Places what computes with a weight and values of its container alone.
+
+        Torch's older exporter makes one node without a scope of a product in a module and a sum in its caller.
+        """
+        holders = dict(self._weights())
+        for node in self.program.graph.nodes:
+            given = node.all_input_nodes if node.op in ("call_function", "call_method") else []
+            if given and holders.keys() >= set(given):
+                holders[node] = common([holders[arg] for arg in given])
+            elif node in self.unknown and not holders.keys().isdisjoint(given):
+                path = max((holders[arg] for arg in given if arg in holders), key=len)
+                if path and all(holders.get(arg, self.scope.get(arg, ()))[: len(path)] == path for arg in given):
+                    self.scope[node] = path
+                    del self.unknown[node]
 
     def meet(self) -> None:
         """Places every other call in the common container of its neighbours."""
