@@ -1808,3 +1808,58 @@ def test_a_part_of_a_sequential_that_is_called_beside_it(act: type[nn.Module], e
     module = onnx2nn.load(path)
     check_same(run(module, inputs), run(original, inputs), "the import")
     assert isinstance(module.parts[0], act)
+
+
+class InPlace(nn.Module):
+    """Adds what a Sequential makes of an input to the input, which the Sequential's activation has changed by then."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(act, nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+@pytest.mark.parametrize(
+    "act", [nn.ReLU(True), nn.LeakyReLU(0.2, True), nn.SiLU(True)], ids=lambda act: type(act).__name__
+)
+def test_an_activation_in_place_at_the_begin_of_a_sequential(act: nn.Module, exporter: str) -> None:
+    """The block returned the activation too, as its caller uses it."""
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), InPlace(act), InPlace(act))), (torch.randn(2, 3),)
+    name = f"blocks_in_place_{type(act).__name__}"
+    module = onnx2nn.load(EXPORTERS[exporter](name, original, inputs, (torch.randn(3, 3),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    assert set(module.state_dict()) == set(original.state_dict())
+    for path in ("1.body", "2.body"):
+        given = torch.randn(2, 4)
+        assert isinstance(module.get_submodule(path), nn.Sequential)
+        check_same(run(module.get_submodule(path), (given,)), run(original.get_submodule(path), (given.clone(),)), path)
+
+
+class Candidates(nn.Module):
+    """Operations of one value, of which each begins with an activation, as in cells of NASNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.ops = nn.ModuleList(
+            nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, size, padding=size // 2, bias=False), nn.BatchNorm2d(4))
+            for size in (3, 5)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return self.ops[0](x) + self.ops[1](x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_each_of_several_sequentials_begins_with_an_activation(exporter: str) -> None:
+    """The newer exporter folds the normalisation, whose note is of the normalisation alone: the second had none."""
+    original, inputs = seeded(Candidates), (torch.randn(2, 3, 6, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_candidates", original, inputs, (torch.randn(3, 3, 6, 6),)))
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    for path in ("ops.0", "ops.1"):
+        given = torch.randn(2, 4, 5, 5)
+        check_same(run(module.get_submodule(path), (given,)), run(original.get_submodule(path), (given,)), path)

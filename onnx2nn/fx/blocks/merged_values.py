@@ -68,16 +68,20 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
     rearranges = node.target in _REARRANGING and len(node.all_input_nodes) == 1
     if module is None and not rearranges and activated(node) is None:
         return
-    name = path_of(node.target)[-1] if module is not None else ""
-    twins, lacking = dict[Path, list[fx.Node]](), dict[Path, list[fx.Node]]()
+    name, name_noted = path_of(node.target)[-1] if module is not None else "", _noted_name(node)
+    is_first = module is not None and _changes_input(program, node, module)
+    twins, lacking, changed = (dict[Path, list[fx.Node]]() for _ in range(3))
     for user in others:
-        around, noted = program.scope[user], bool(user.meta.get("call"))
+        around = program.scope[user]
+        if is_first and home[: len(around)] == around and user.op != "output":
+            changed.setdefault(around, []).append(user)
+            continue
         shared = next(end for end in range(len(home)) if around[: end + 1] != home[: end + 1])
         own = home[: shared + 1]  # the module around the call that is beside the one around the user
         within = {value for value in (*node.users, *node.all_input_nodes) if program.scope[value][: shared + 1] == own}
         if within.isdisjoint(node.users) or not within.isdisjoint(node.all_input_nodes):
             continue
-        if (noted or rearranges) and not _names_another(user, _noted_name(node)):
+        if _names(user, name_noted) or (rearranges and not _names_another(user, name_noted)):
             continue
         places = (around[:end] for end in range(len(around), shared, -1))
         twin = next((place for place in places if _holds_equal(program, (*place, name), module)), None)
@@ -88,7 +92,8 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
     readers = _layers_at(node.users, home)
     for place, users in [*twins.items(), *lacking.items()]:
         if place not in twins:
-            alike = twins or any(user.meta.get("call") for user in users) or _layers_at(users, place) & readers
+            another = any(_names_another(user, name_noted) for user in users)
+            alike = twins or another or _layers_at(users, place) & readers
             holder = program.module(module_path(place))
             if not alike or (module is not None and hasattr(holder, name)):
                 continue
@@ -99,6 +104,26 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
             copied.target = ".".join((*place, name))
         for user in users:
             user.replace_input_with(node, copied)
+    for place, users in changed.items():
+        assert module is not None
+        holder, name = program.module(module_path(place)), type(module).__name__.lower()
+        while hasattr(holder, name):
+            name += "_"
+        set_child(holder, name, copy.deepcopy(module))
+        copied = _copied(program, node, place, min(users), {})
+        copied.target = ".".join((*place, name))
+        for user in users:
+            user.replace_input_with(node, copied)
+
+
+def _changes_input(program: Scoped, node: fx.Node, module: nn.Module) -> bool:
+    """Returns whether a module may change in place what a Sequential is given, which begins with it.
+
+    Its caller computes with the changed value then, of which the Sequential returns nothing.
+    """
+    home = program.scope[node]
+    begins = all(program.scope[value][: len(home)] != home for value in node.all_input_nodes)
+    return begins and home in program.numbered and hasattr(module, "inplace")
 
 
 _REARRANGING = {"unsqueeze", "squeeze", "transpose", "permute", "flatten", F.interpolate}
@@ -289,6 +314,11 @@ _NAMED = re.compile(r"%(\w+)")
 def _noted_name(value: fx.Node) -> str:
     """Returns the name that the exporter notes for the value of a call, `""` where it notes none."""
     return str(value.meta.get("call") or "").partition(" ")[0].removeprefix("%")
+
+
+def _names(user: fx.Node, name: str) -> bool:
+    """Returns whether the exporter notes that a call took the value of this name."""
+    return bool(name) and name in _NAMED.findall(str(user.meta.get("call") or "").partition("(args")[2])
 
 
 def _names_another(user: fx.Node, name: str) -> bool:
