@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, require_transformers, run, run_onnxruntime, seeded
 from tiers import mostly_slow
 from torch import nn
+from torch.nn import functional as F
 from torch_models import BERT, CASES, TransformersOutput, mask, normal, tokens
 
 import onnx2nn
@@ -778,6 +779,36 @@ def test_transposed_matrices(dynamic: bool) -> None:
     original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), Transposed())), (normal(2, 5, 3),)
     path = export_dynamo(f"names_transposed_{dynamic}", original, inputs, (normal(3, 6, 3),) if dynamic else None)
     _check_both_ways(original, onnx2nn.load(path), inputs)
+
+
+class TiedLayers(nn.Module):
+    """An autoencoder whose decoder is the transposed encoder, and a search of the nearest vectors of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.table, self.bias = nn.Linear(5, 3), nn.Embedding(7, 3), nn.Parameter(torch.zeros(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        code = self.encode(x)
+        near = torch.matmul(code, self.table.weight.t()).softmax(-1)
+        return F.linear(torch.tanh(code) + near @ self.table.weight, self.encode.weight.t(), self.bias)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_matrices_that_layers_and_tables_have_transposed(inside: bool, exporter: str) -> None:
+    """They were constants that do not follow the weight, or weights of their own."""
+    original, inputs = seeded(TiedLayers), (normal(2, 5),)
+    original = nn.Sequential(nn.Linear(5, 5), original) if inside else original
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_tied_layers_{inside}", original, inputs, (normal(3, 5),)))
+    _check_both_ways(original, module, inputs)
+    for network in (original, module):
+        network.zero_grad()
+        run_with_gradients = network(*inputs).square().sum()
+        run_with_gradients.backward()
+    gradients = dict(module.named_parameters())
+    for name, parameter in original.named_parameters():
+        torch.testing.assert_close(gradients[name].grad, parameter.grad, msg=name)
 
 
 class Masked(nn.Module):

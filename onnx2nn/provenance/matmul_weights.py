@@ -36,7 +36,7 @@ class MatMulWeights:
         for key, how in self._candidates(node):
             if key in keys.author.moved and is_equal(weight.const_value, keys.graph.initializers[key].const_value):
                 return keys.share(node, 1, key)
-            source = self._transposed_source(weight, key)
+            source = self._transposed_source(weight, key) or self._transposed_inside(weight, key)
             if source is not None:
                 own = source.name or ""
                 return self._read_transposed(node, source, own if self._is_in_larger_module(key) else key)
@@ -44,6 +44,7 @@ class MatMulWeights:
                 return keys.rename(weight, key, how, "transposed")
         if self._is_no_layer(node):
             table = next((t for t in self._tables if _is_transposed(weight.const_value, t.const_value)), None)
+            table = table or self._transposed_inside(weight, "")
             if table is not None and _varies(table):
                 return self._read_transposed(node, table, table.name or "")
         if not keys.author.listed:
@@ -168,6 +169,20 @@ class MatMulWeights:
         if self._keys.author.listed:
             return None
         return next((table for table in self._tables if _is_transposed(weight.const_value, table.const_value)), None)
+
+    def _transposed_inside(self, weight: ir.Value, key: str) -> ir.Value | None:
+        """Returns the author's matrix of which `weight` is a transposed copy, in a module that is no layer itself.
+
+        Args:
+            weight: the second factor of a product.
+            key: what it would be called in the product's module; `""` for the outermost one.
+        """
+        if self._keys.author.listed or not (key == "" or self._is_in_larger_module(key)) or not _varies(weight):
+            return None
+        around = f"{key.rpartition('.')[0]}." if key else ""
+        named = (value for name, value in self._keys.graph.initializers.items() if name.startswith(around))
+        named = (value for value in named if value.name in self._keys.author.names)
+        return next((value for value in named if _is_transposed(weight.const_value, value.const_value)), None)
 
     @functools.cached_property
     def _tables(self) -> list[ir.Value]:

@@ -117,6 +117,7 @@ def _computed(keys: WeightKeys) -> dict[str, set[str]] | None:
 def _note_copies(keys: WeightKeys) -> None:
     """Notes initializers that the exporter computed from weights that the file holds too: they do not follow these."""
     for name, value in keys.graph.initializers.items():
-        noted = exporter_metadata.folded_from(value) & keys.author.names if name not in keys.author.names else ()
+        is_copy = name not in keys.author.names and value.uses()
+        noted = exporter_metadata.folded_from(value) & keys.author.names if is_copy else ()
         if key := next((key for key in sorted(noted) if keys.author.trains(key)), None):
             keys.author.unnamed[name] = f"the exporter computed it from {key!r}, whose changes it does not follow"

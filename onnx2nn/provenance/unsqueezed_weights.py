@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.provenance.weight_keys import WeightKeys, array_of
+from onnx2nn.provenance.weight_keys import WeightKeys, array_of, is_fresh
 
 _UNSQUEEZED = re.compile(r"unsqueeze(_\d+)?")
 """Names of the results of Tensor.unsqueeze."""
@@ -81,6 +81,18 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
         sizes = ir.Node("", "Constant", [], {"value": shape})
         replace(keys, folded, [sizes, ir.Node("", "Reshape", [weight, sizes.outputs[0]])])
     elif _is_transposed(name, noted, values) and np.array_equal(values.T, array_of(weight)):
+        replace(keys, folded, _transpose(weight))
+    elif values.ndim == 2 and all(map(_TRANSPOSED.fullmatch, noted - found)) and not is_fresh(values):
+        _share_transposed(keys, folded, weight)
+
+
+def _share_transposed(keys: WeightKeys, folded: ir.Value, weight: ir.Value) -> None:
+    """Replaces a matrix that was transposed, once or twice, by the weight, as in `F.linear(x, self.weight.t())`."""
+    values, own = array_of(folded), array_of(weight)
+    if np.array_equal(values, own):
+        folded.replace_all_uses_with(weight, replace_graph_outputs=True)
+        keys.graph.initializers.pop(folded.name or "")
+    elif np.array_equal(values.T, own):
         replace(keys, folded, _transpose(weight))
 
 
