@@ -627,3 +627,33 @@ def test_calls_that_compute_with_sizes_of_two_images(exporter: str) -> None:
     for inputs in (first, second):
         check_same(run(module, inputs), run(original, inputs), "the import")
     assert len(_calls(module, ["places"], first)) == 2
+
+
+class Decoding(nn.Module):
+    """Steps of a cell of torch's, between which its caller computes with the hidden state alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(4, 3), nn.Linear(3, 2)
+        self.hidden, self.state = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, state = torch.tanh(self.hidden(x.mean(1))), self.state(x.mean(1))
+        results = []
+        for step in range(3):
+            hidden, state = self.cell(x[:, step], (hidden, state))
+            results.append(self.head(hidden))
+        return torch.stack(results, 1)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_a_cell_returns_its_hidden_state_first(exporter: str) -> None:
+    original, inputs = seeded(Decoding), (torch.randn(2, 3, 4),)
+    module = onnx2nn.load(EXPORTERS[exporter]("repeated_cell", original, inputs, (torch.randn(5, 3, 4),)))
+    seen: dict[str, list[tuple[torch.Tensor, ...]]] = {"ours": [], "theirs": []}
+    for name, network in (("ours", module), ("theirs", original)):
+        network.cell.register_forward_hook(lambda _, given, result, name=name: seen[name].append(result))
+        run(network, inputs)
+    assert len(seen["ours"]) == 3
+    for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True):
+        check_same(ours[0], theirs[0], "the hidden state")

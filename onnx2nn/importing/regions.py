@@ -213,6 +213,7 @@ class Divider(Generic[N, R]):
         The values are in the order of their calls, or in the program's where it returns all of them. Before that order
         come those that calls in the nearest module go on with, in a list of modules by their first uses; behind it come
         those that no call goes on with: what a layer gives to all that follow, its author returns beside its result.
+        A cell's state comes behind what the cell's gate lets out of it.
         """
         ends: list[Item] = []
         outputs: list[N] = []
@@ -228,7 +229,11 @@ class Divider(Generic[N, R]):
                 outputs += leaving
         if len(outputs) < 2 or self.returned.keys() >= set(outputs):
             return ends, sorted(outputs, key=lambda value: self.returned.get(value, 0))
-        return ends, sorted(outputs, key=lambda value: (*self._use(value, region), self.position[value]))
+        order = {
+            value: (*self._use(value, region), self._is_state(value, outputs), self.position[value])
+            for value in outputs
+        }
+        return ends, sorted(outputs, key=order.__getitem__)
 
     def _use(self, value: N, region: R) -> tuple[int, int]:
         """Returns how far from a region calls go on with a value of it, and in a list where the first of them is."""
@@ -240,6 +245,10 @@ class Divider(Generic[N, R]):
     def _goes_on(self, user: N) -> bool:
         """Returns whether a node computes with a value, where others return it."""
         return user.op != "output"
+
+    def _is_state(self, value: N, results: Collection[N]) -> bool:
+        """Returns whether a result is the state of a cell, of which another result is the gated activation."""
+        return False
 
     def _inputs(self, region: R) -> list[N]:
         """Returns the values that a region uses of others."""

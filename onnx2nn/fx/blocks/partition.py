@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Set
+import operator
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,11 @@ class _Divider(regions.Divider[fx.Node, Region]):
     def _goes_on(self, user: fx.Node) -> bool:
         """Returns whether a node computes with a value, where others return it or read its sizes."""
         return super()._goes_on(user) and not is_size(user)
+
+    def _is_state(self, value: fx.Node, results: Collection[fx.Node]) -> bool:
+        """Returns whether a result is the state of a cell, of which another result is the gated activation."""
+        gated = (user for active in value.users if active.target is torch.tanh for user in active.users)
+        return any(user.target is operator.mul and user in results for user in gated)
 
     def complete_root(self, region: Region) -> None:
         """Makes the root an `nn.Sequential` where its modules have numbers, and forgets the paths of further calls."""
