@@ -82,7 +82,7 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
         replace(keys, folded, [sizes, ir.Node("", "Reshape", [weight, sizes.outputs[0]])])
     elif _is_transposed(name, noted, values) and np.array_equal(values.T, array_of(weight)):
         replace(keys, folded, _transpose(weight))
-    elif values.ndim == 2 and all(map(_TRANSPOSED.fullmatch, noted - found)) and not is_fresh(values):
+    elif values.ndim == 2 and not is_fresh(values) and _transposes(name, noted - found):
         _share_transposed(keys, folded, weight)
 
 
@@ -108,6 +108,12 @@ def restore_transposed(keys: WeightKeys, folded: ir.Value) -> None:
 def _is_transposed(name: str, noted: set[str], values: np.ndarray[Any, Any]) -> bool:
     """Returns whether what was folded from one value is a transposed matrix, by the name of the result."""
     return _TRANSPOSED.fullmatch(name) is not None and len(noted) == 1 and values.ndim == 2
+
+
+def _transposes(name: str, between: set[str]) -> bool:
+    """Returns whether a matrix was folded by calls that transpose alone; the exporter transposes a layer's itself."""
+    own = _SIZES.fullmatch(name) is not None and bool(between)
+    return (own or _TRANSPOSED.fullmatch(name) is not None) and all(map(_TRANSPOSED.fullmatch, between))
 
 
 def _transpose(matrix: ir.Value) -> list[ir.Node]:

@@ -51,7 +51,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.known()
     owners.use_weights()
     owners.begin()
-    owners.use_own()
+    _use_own(owners)
     owners.meet()
     place_scripted(program, owners.unknown.keys())
     owners.enclose_joins()
@@ -121,7 +121,7 @@ class _Owners:
             return False
         return scope is not None or not isinstance(self.program.root.get_submodule(target), CONTROL_FLOW)
 
-    def _weights(self) -> Iterator[tuple[fx.Node, Path]]:
+    def weights(self) -> Iterator[tuple[fx.Node, Path]]:
         """Yields the reads of weights with the containers that hold the weights."""
         for node in self.program.graph.nodes:
             if node.op == "get_attr" and not self.program.is_movable(node):
@@ -130,7 +130,7 @@ class _Owners:
     def use_weights(self) -> None:
         """Places calls in the containers of their weights."""
         holders: dict[fx.Node, list[Path]] = {}
-        for node, holder in self._weights():
+        for node, holder in self.weights():
             if len(node.users) == 1 and holder not in self.named:
                 holders.setdefault(next(iter(node.users)), []).append(holder)
         for user, paths in holders.items():
@@ -154,22 +154,6 @@ class _Owners:
             elif any(map(self.program.is_nameless, node.all_input_nodes)):
                 self.scope[node] = ()
                 del self.unknown[node]
-
-    def use_own(self) -> None:
-        """Places what computes with a weight and values of its container alone.
-
-        Torch's older exporter makes one node without a scope of a product in a module and a sum in its caller.
-        """
-        holders = dict(self._weights())
-        for node in self.program.graph.nodes:
-            given = node.all_input_nodes if node.op in ("call_function", "call_method") else []
-            if given and holders.keys() >= set(given):
-                holders[node] = common([holders[arg] for arg in given])
-            elif node in self.unknown and not holders.keys().isdisjoint(given):
-                path = max((holders[arg] for arg in given if arg in holders), key=len)
-                if path and all(holders.get(arg, self.scope.get(arg, ()))[: len(path)] == path for arg in given):
-                    self.scope[node] = path
-                    del self.unknown[node]
 
     def meet(self) -> None:
         """Places every other call in the common container of its neighbours."""
@@ -320,6 +304,24 @@ class _Owners:
                 return scope[user][: len(common((module_path(scope[user]), holder)))]
 
             copy_for_users(program, node, meeting)
+
+
+def _use_own(owners: _Owners) -> None:
+    """Places what computes with a weight and values of its container alone.
+
+    Torch's older exporter makes one node without a scope of a product in a module and a sum in its caller.
+    """
+    program, scope = owners.program, owners.scope
+    holders = dict(owners.weights())
+    for node in program.graph.nodes:
+        given = node.all_input_nodes if node.op in ("call_function", "call_method") else []
+        if given and holders.keys() >= set(given):
+            holders[node] = common([holders[arg] for arg in given])
+        elif node in owners.unknown and not holders.keys().isdisjoint(given):
+            path = max((holders[arg] for arg in given if arg in holders), key=len)
+            if path and all(holders.get(arg, scope.get(arg, ()))[: len(path)] == path for arg in given):
+                scope[node] = path
+                del owners.unknown[node]
 
 
 class _Forks:
