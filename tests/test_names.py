@@ -796,11 +796,13 @@ class TiedLayers(nn.Module):
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("inside", [False, True])
-def test_matrices_that_layers_and_tables_have_transposed(inside: bool, exporter: str) -> None:
+@pytest.mark.parametrize("shape", [(5,), (4, 5)], ids=["rows", "sequences"])
+def test_matrices_that_layers_and_tables_have_transposed(shape: tuple[int, ...], inside: bool, exporter: str) -> None:
     """They were constants that do not follow the weight, or weights of their own."""
-    original, inputs = seeded(TiedLayers), (normal(2, 5),)
+    original, inputs = seeded(TiedLayers), (normal(2, *shape),)
     original = nn.Sequential(nn.Linear(5, 5), original) if inside else original
-    module = onnx2nn.load(EXPORTERS[exporter](f"names_tied_layers_{inside}", original, inputs, (normal(3, 5),)))
+    name = f"names_tied_layers_{inside}_{len(shape)}"
+    module = onnx2nn.load(EXPORTERS[exporter](name, original, inputs, (normal(3, *shape),)))
     _check_both_ways(original, module, inputs)
     for network in (original, module):
         network.zero_grad()

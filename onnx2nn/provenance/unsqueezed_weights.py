@@ -72,9 +72,13 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
     name, noted = _without_factor(folded)
     found = noted & keys.author.names
     key = next(iter(found)) if len(found) == 1 else None
-    if key is None or keys.author.moved.get(key) == "transposed":
+    if key is None:
         return
     weight, values = keys.graph.initializers[key], array_of(folded)
+    if keys.author.moved.get(key) == "transposed":
+        if values.ndim == 2 and not is_fresh(values) and _transposes(name, noted - found):
+            _share_transposed(keys, folded, weight)
+        return
     calls = [name, *(call for call in noted - found if not _SIZES.fullmatch(call))]
     if all(map(_REARRANGED.fullmatch, calls)) and np.array_equal(values.ravel(), array_of(weight).ravel()):
         shape = ir.AttrTensor("value", ir.Tensor(np.array(values.shape, np.int64)))
