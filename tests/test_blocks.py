@@ -1372,6 +1372,57 @@ def test_modules_rearrange_a_tensor_that_others_rearrange_too() -> None:
     check_same(run(module, (x,)), run(original, (x,)), "all")
 
 
+class Positioned(nn.Module):
+    """Adds positions to its queries and to its keys, as layers of SAM's decoder and of DETR's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor, sides: torch.Tensor) -> Any:
+        weights = self.query(x + places) @ self.key(seen + sides).mT
+        x = torch.tanh(x + weights @ seen)
+        return x, self.out(x + places)
+
+
+class Decoder(nn.Module):
+    """Layers that add the same positions to the same values: exporters write each sum once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Positioned() for _ in range(3))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        places, sides, total = x.sin(), seen.sin(), 0
+        for layer in self.layers:
+            x, y = layer(x, places, seen, sides)
+            total = total + y
+        return self.last(x + places) * total + x
+
+
+class Decoding(nn.Module):
+    """Calls a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = Decoder()
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.decoder(x.cos(), seen.cos()))
+
+
+def test_layers_add_positions_themselves() -> None:
+    """The newer exporter notes which sums it merged; none is a result of one layer and an argument of the next."""
+    original = seeded(Decoding).eval()
+    inputs = (torch.randn(2, 3, 4), torch.randn(2, 5, 4))
+    module = onnx2nn.load(EXPORTERS["dynamo"]("positioned", original, inputs, tuple(x.repeat(2, 1, 1) for x in inputs)))
+    check_same(run(module, inputs), run(original, inputs), "all")
+    kinds = {type(module.get_submodule(f"decoder.layers.{number}")) for number in range(3)}
+    assert len(kinds) == 1
+    assert all(len(run(layer, tuple(torch.randn(2, 3, 4) for _ in range(4)))) == 2 for layer in module.decoder.layers)
+
+
 def test_a_block_whose_parts_take_a_tensor_reads_its_sizes() -> None:
     """Only a part of a block may use what the block takes; its own calls need sizes of the part's result."""
     model = onnx.parser.parse_model("""

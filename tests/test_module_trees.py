@@ -13,6 +13,7 @@ from realmodels import EXPORTERS, run, seeded
 from torch import nn
 
 import onnx2nn
+from tests.module_calls import calls_of, close
 from tests.module_trees import Count, check, exported, fault_of, inputs_of
 from tests.random_modules import (
     Model,
@@ -147,6 +148,40 @@ def test_a_part_that_is_called_twice_is_one(exporter: str, kind: type[nn.Module]
     run(module, inputs)
     assert len(calls) == 2
     torch.testing.assert_close(calls[0], expected.encoder(inputs[0]))
+
+
+class Late(nn.Module):
+    """Calls of parts of which the sums take the last one's result first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.encoder, self.act = nn.Linear(6, 6), Encoder(), nn.GLU()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        linear, encoder, gate = self.linear(x), self.encoder(x), self.act(x)
+        return (self.act(y) + gate).sum() + (self.encoder(y) + encoder) * (self.linear(y) + linear)
+
+
+class Outer(nn.Module):
+    """Calls a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = Late()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.late(x.sin(), y.sin()))
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_calls_of_a_part_are_in_the_order_of_the_file(exporter: str) -> None:
+    """Hooks of a part see them in the author's order, also where no call needs what another gives."""
+    inputs = (torch.randn(2, 6), torch.randn(2, 6))
+    original = seeded(Outer)
+    module = onnx2nn.load(EXPORTERS[exporter]("late-calls", original, inputs))
+    ours, theirs = (calls_of(one, inputs)[0] for one in (module, original))
+    for name in ("late.linear", "late.encoder", "late.encoder.linear", "late.act"):
+        assert close([result for _, result in ours[name]], [result for _, result in theirs[name]]), name
 
 
 class Holder(nn.Module):

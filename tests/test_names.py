@@ -192,6 +192,37 @@ class OneTable(nn.Module):
         return self.shared(x)
 
 
+class Tables(nn.Module):
+    """Tables of two towers that are one, which the whole has under a name that nothing reads, and its head."""
+
+    def __init__(self, name: str, tower: str, table: str) -> None:
+        super().__init__()
+        self.tower = tower
+        self.add_module(name, nn.Embedding(7, 3))
+        for kind in ("encoder", "decoder"):
+            held = nn.Sequential()
+            held.add_module(table, nn.Embedding(7, 3))
+            held.get_submodule(table).weight = self.get_submodule(name).weight
+            self.add_module(f"{tower}{kind}", held)
+        self.head = nn.Linear(3, 7, bias=False)
+        self.head.weight = self.get_submodule(name).weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        encoder, decoder = (self.get_submodule(f"{self.tower}{kind}") for kind in ("encoder", "decoder"))
+        return self.head(encoder(x) * decoder(x + 1))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("shared", "", "embed_tokens"), ("shared", "text_", "embed_tokens"), ("word_embeddings", "", "word_embeddings")],
+)
+def test_tables_under_names_that_nothing_reads(names: tuple[str, str, str]) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(Tables(*names))), (torch.tensor([[1, 5]]),)
+    module = onnx2nn.load(export_dynamo(f"names_tables_{'_'.join(names)}", original, inputs))
+    assert module.naming_report().ok and not module.naming_report().unnamed
+    _check_both_ways(original, module, inputs)
+
+
 class UsedBackwards(nn.Module):
     """Uses its parameters, layers and blocks in another order than it declares them."""
 
@@ -768,8 +799,11 @@ class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.height, self.width, self.table = (nn.Parameter(torch.zeros(3, 4)) for _ in range(3))
+        self.lengths = nn.Linear(4, 4, bias=False)
+        self.depth = nn.Parameter(torch.zeros(4, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x @ self.lengths.weight.T + x @ self.depth.T  # a name that the exporter has for all permutations
         y = x @ self.height.transpose(-1, -2)
         return (y @ self.table @ self.table.t())[:, :4] * self.width.mT
 
@@ -1563,6 +1597,58 @@ def test_biases_of_relative_positions(first: bool) -> None:
     _check_both_ways(original, module, inputs)
     check_same([module.relative_position_bias()], [original.relative_position_bias()], "the bias")
     check_same([module.shared()], [original.shared().squeeze(0)], "the bias that several share")
+
+
+class Queries(nn.Module):
+    """Vectors that are repeated for each item of the batch, as DETR's queries, with a dimension more or as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.token = nn.Embedding(5, 3), nn.Parameter(torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        queries = self.queries.weight.unsqueeze(0).repeat(x.shape[0], 1, 1)
+        return torch.tanh(queries * 2 + queries @ self.token.repeat(x.shape[0], 1, 1) @ x)
+
+
+def test_repeated_vectors() -> None:
+    """The number of dimensions of what `repeat` gets is not in the file where it gives it one more."""
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 3), Queries())), (normal(2, 4, 3),)
+    module = onnx2nn.load(export_dynamo("names_queries", original, inputs, (normal(3, 4, 3),)))
+    assert [*module.naming_report().missing] == ["1.token"]
+    with torch.no_grad():
+        original[1].queries.weight += torch.randn(5, 3)
+    module.load_state_dict(original.state_dict(), strict=False)
+    check_same(run(module, inputs), run(original, inputs), "with other values")
+
+
+class Axes(nn.Module):
+    """Scores of distances along both axes of an image, as in ViTDet; the tables may be interpolated, as in SAM."""
+
+    def __init__(self, height: int, width: int, resized: bool) -> None:
+        super().__init__()
+        self.rel_pos_h = nn.Parameter(torch.zeros(2 * height - 1, 3))
+        self.rel_pos_w = nn.Parameter(torch.zeros(2 * width - 1, 3))
+        self.resized = resized
+
+    def _vectors(self, table: torch.Tensor) -> torch.Tensor:
+        if self.resized:
+            table = nn.functional.interpolate(table.T[None], size=len(table), mode="linear")[0].T
+        size = (len(table) + 1) // 2
+        apart = torch.arange(size)[:, None] * 1.0 - torch.arange(size)[None, :] * 1.0 + (size - 1)
+        return table[apart.long()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.einsum("bhwc,hkc->bhwk", x, self._vectors(self.rel_pos_h))
+        columns = torch.einsum("bhwc,wkc->bhwk", x, self._vectors(self.rel_pos_w))
+        return rows[..., None] + columns[..., None, :]
+
+
+@pytest.mark.parametrize("resized", [False, True])
+def test_positions_along_axes(resized: bool) -> None:
+    original, inputs = seeded(lambda: nn.Sequential(nn.Linear(4, 3), Axes(3, 5, resized))), (normal(2, 3, 5, 4),)
+    module = onnx2nn.load(export_dynamo(f"names_axes_{resized}", original, inputs, (normal(3, 3, 5, 4),)))
+    _check_both_ways(original, module, inputs)
 
 
 class Indexed(nn.Module):

@@ -10,6 +10,7 @@ from realmodels import EXPORTERS, check_same, run, seeded
 from torch import nn
 
 import onnx2nn
+from tests.module_calls import calls_of, close
 
 
 class Affine(nn.Module):
@@ -128,13 +129,46 @@ class Penalised(nn.Module):
         return torch.tanh(x), penalty
 
 
+class Scaler(nn.Module):
+    """Standardises steps, and returns what that takes back."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean = x.mean(1, keepdim=True)
+        scale = torch.sqrt((x - mean).square().mean(1, keepdim=True) + 1e-5)
+        return (x - mean) / scale, mean, scale
+
+
+class Standardising(nn.Module):
+    """Passes on what a module without weights returns besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler, self.linear = Scaler(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x, mean, scale = self.scaler(x)
+        return torch.tanh(self.linear(x)), mean, scale
+
+
+class Rescaled(nn.Module):
+    """Takes the standardisation of a module inside back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = Standardising(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, mean, scale = self.inner(x)
+        return self.head(x) * scale + mean
+
+
 def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(*sizes, 5, 8, generator=torch.Generator().manual_seed(sum(sizes))),)
 
 
 PAIRS = [
     (kind, exporter)
-    for kind in (Shifted, Own, Normalised, Padded, Crossed, Penalised)
+    for kind in (Shifted, Own, Normalised, Padded, Crossed, Penalised, Rescaled)
     for exporter in sorted(EXPORTERS)
     if (kind, exporter) != (Padded, "dynamo")  # the newer exporter itself writes padding as the convolution's
 ]
@@ -158,3 +192,36 @@ def test_each_module_computes_what_its_author_wrote(kind: type[nn.Module], expor
         check_same(run(module.get_submodule(name), given), expected, f"{name or 'the network'} alone")
     if kind is not Crossed:  # the exporters fold the parts of its weights
         module.load_state_dict(original.state_dict(), strict=True)
+
+
+class Positions(nn.Embedding):
+    """A table that bounds the positions, and looks up rows without that."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.clamp(0, 5))
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+class Streams(nn.Module):
+    """Uses a table both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Positions(9, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(x) * 2 + self.table.rows(x + 1)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_what_others_look_up_in_the_table_of_a_module_is_no_call_of_it(exporter: str) -> None:
+    original = seeded(lambda: Held(Streams()))
+    inputs = [(torch.arange(3 * n).reshape(n, 3) % 8,) for n in (2, 3, 4)]
+    module = onnx2nn.load(EXPORTERS[exporter]("streams", original, *inputs[:2]))
+    (ours, _), (theirs, _) = (calls_of(one, inputs[2]) for one in (module, original))
+    check_same(run(module, inputs[2]), run(original, inputs[2]), "the network")
+    for name, calls in theirs.items():
+        assert close([result for _, result in ours[name]], [result for _, result in calls]), name
+    module.load_state_dict(original.state_dict(), strict=True)

@@ -142,7 +142,7 @@ class AuthorLayers:
             modules.add(module)
         if held.kind in _WITHOUT_MODE and any(_passes_on(node, module) for module in modules):
             return False
-        if held.kind in _PLAIN and any(_computes_more(node, module) for module in modules):
+        if held.kind in _PLAIN and any(_computes_more(use, module) for module in modules for use in _alike(node, held)):
             return False
         kept = {"num_batches_tracked", *held.origins}
         if any(not self._slots_of.get(module, kept) <= kept for module in modules):
@@ -220,6 +220,16 @@ def _passes_on(node: ir.Node | None, module: str) -> bool:
     uses = [use.node for output in node.outputs for use in output.uses()] if node is not None else []
     places = [place for place in map(place_of, uses) if place is not None]
     return any(place.path.startswith(f"{module}.") for place in places)
+
+
+def _alike(node: ir.Node | None, held: HeldWeights) -> list[ir.Node]:
+    """Returns a node, and the others of its operator that use its weight: one module has them as calls of itself."""
+    if node is None or node.graph is None:
+        return []
+    origin = held.origins.get("weight")
+    weight = None if origin is None else node.graph.initializers.get(origin.name)
+    uses = [] if weight is None else [use.node for use in weight.uses()]
+    return [node, *(other for other in uses if other is not node and other.op_type == node.op_type)]
 
 
 def _computes_more(node: ir.Node | None, module: str) -> bool:

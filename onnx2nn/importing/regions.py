@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -108,6 +108,10 @@ class Divider(Generic[N, R]):
         """Returns a new region of a container, or of a further call of it."""
         raise NotImplementedError
 
+    def callee(self, item: Item) -> Hashable:
+        """Returns the module that an item of a body calls, None where it calls none."""
+        return (item.first or item) if isinstance(item, Region) else None
+
     def complete_root(self, region: R) -> None:
         """Completes the region of the root."""
 
@@ -149,7 +153,7 @@ class Divider(Generic[N, R]):
         region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
         self.position[region] = self.position[items[0]]
         ends, region.outputs = self._ends(order, region)
-        region.items = _canonical(order, ends, before)
+        region.items = _canonical(order, ends, self._in_turn(order, before))
         region.inputs = self.inputs[region] = self._inputs(region)
         reason = self.refusal(path, region)
         if reason is not None:
@@ -166,6 +170,20 @@ class Divider(Generic[N, R]):
         for region in regions:
             producers |= dict.fromkeys(region.outputs, region)
         return {item: [producers[arg] for arg in self.inputs[item] if arg in producers] for item in (*nodes, *regions)}
+
+    def _in_turn(self, items: Iterable[Item], before: Mapping[Item, Sequence[Item]]) -> Mapping[Item, Sequence[Item]]:
+        """Returns the items that each of a body follows: whose values it uses, and the call before it of its module.
+
+        Hooks of a module see its calls in this order, which structure does not tell where none needs another's result.
+        """
+        last, result = dict[Hashable, Item](), dict(before)
+        for item in items:
+            module = self.callee(item)
+            if module is not None:
+                if module in last:
+                    result[item] = [last[module], *before[item]]
+                last[module] = item
+        return result
 
     def _order(self, items: list[Item], before: Mapping[Item, Sequence[Item]], regions: list[R]) -> list[Item] | R:
         """Returns a body's items such that each follows those before it; if no order does, a region to dissolve."""
@@ -213,7 +231,8 @@ class Divider(Generic[N, R]):
         The values are in the order of their calls, or in the program's where it returns all of them. Before that order
         come those that calls in the nearest module go on with, in a list of modules by their first uses; behind it come
         those that no call goes on with: what a layer gives to all that follow, its author returns beside its result.
-        A cell's state comes behind what the cell's gate lets out of it.
+        A cell's state comes behind what the cell's gate lets out of it. Of those that are equally near, what no weight
+        affects comes last, as the scale of a result does.
         """
         ends: list[Item] = []
         outputs: list[N] = []
@@ -235,12 +254,19 @@ class Divider(Generic[N, R]):
         }
         return ends, sorted(outputs, key=order.__getitem__)
 
-    def _use(self, value: N, region: R) -> tuple[int, int]:
-        """Returns how far from a region calls go on with a value of it, and in a list where the first of them is."""
+    def _use(self, value: N, region: R) -> tuple[int, bool, int]:
+        """Returns how far from a region calls go on with a value of it, whether the region passes it on, and in a list
+        where the first of them is.
+        """
         users = [user for user in value.users if user not in region.nodes and self._goes_on(user)]
         near = max((len(common((self.scope[user], region.path))) for user in users), default=-1)
         listed = region.path[-1].isdecimal() and near == len(region.path) - 1
-        return -near, min(self.position[user] for user in users) if listed else 0
+        first = min(self.position[user] for user in users) if listed else 0
+        return -near, self._is_passed_on(value, region), first
+
+    def _is_passed_on(self, value: N, region: R) -> bool:
+        """Returns whether no weight in a region affects a value of it, where the framework tells."""
+        return False
 
     def _goes_on(self, user: N) -> bool:
         """Returns whether a node computes with a value, where others return it."""

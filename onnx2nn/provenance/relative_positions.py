@@ -6,6 +6,9 @@ BEiT's table has three more, for a class token: of it, for it, and for it of its
 
 In LeViT the distance has no sign: a table has a column for each place of the image, read by how far a place is from
 another one, of which there may be fewer (Graham et al. 2021, 3.4 and appendix).
+
+ViTDet and SAM have a table for each axis of the image, with 2 W - 1 vectors, read by the distance along it of a place
+from another one (Li et al. 2021, MViTv2, 4.1).
 """
 
 from __future__ import annotations
@@ -97,6 +100,34 @@ def restore_distances(keys: WeightKeys, folded: ir.Value) -> None:
 
 
 _OF_DISTANCES = ("biases", "bias_idxs")
+
+
+_OF_AXIS = re.compile(r"(.*\.)?rel_pos_[hw]")
+"""Keys of tables of one axis."""
+
+
+def restore_axis(keys: WeightKeys, folded: ir.Value) -> None:
+    """Replaces an initializer that has a vector for each pair of places along an axis by the table and a Gather.
+
+    SAM interpolates the table to the number of distances. Where that changed the number, the table is the interpolated
+    one, which does not take the author's: that has another shape.
+    """
+    found = exporter_metadata.folded_from(folded) & keys.absent if keys.unfold else set[str]()
+    key = next(iter(found)) if len(found) == 1 else ""
+    if not _OF_AXIS.fullmatch(key) or not keys.is_free(key):
+        return
+    values = array_of(folded)
+    size = len(values) if values.ndim == 3 and values.shape[0] == values.shape[1] else 0
+    if not size:
+        return
+    index = np.arange(size)[:, None] - np.arange(size) + size - 1
+    table = np.empty((2 * size - 1, values.shape[2]), values.dtype)
+    table[index] = values
+    if not np.array_equal(table[index], values):
+        return
+    keys.add(key, table, f"distances in what the exporter folded into {folded.name!r}")
+    places = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.Tensor(index.astype(np.int64)))})
+    replace(keys, folded, [places, ir.Node("", "Gather", [keys.graph.initializers[key], places.outputs[0]])])
 
 
 def distance_index(queries: int, places: int) -> Array | None:

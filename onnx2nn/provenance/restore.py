@@ -24,7 +24,7 @@ from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
-from onnx2nn.provenance.relative_positions import restore_distances, restore_table
+from onnx2nn.provenance.relative_positions import restore_axis, restore_distances, restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.unsqueezed_weights import restore_transposed, restore_unsqueezed, share_viewed
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -61,6 +61,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         restore_looked_up(keys, value)
         restore_exponential(keys, value)
         restore_distances(keys, value)
+        restore_axis(keys, value)
         restore_joined_biases(keys, value)
     for value in list(keys.graph.initializers.values()):
         share_viewed(keys, value)
@@ -117,7 +118,7 @@ def _computed(keys: WeightKeys) -> dict[str, set[str]] | None:
 def _note_copies(keys: WeightKeys) -> None:
     """Notes initializers that the exporter computed from weights that the file holds too: they do not follow these."""
     for name, value in keys.graph.initializers.items():
-        is_copy = name not in keys.author.names and value.uses()
+        is_copy = name not in keys.author.names and (value.uses() or value.is_graph_output())
         noted = exporter_metadata.folded_from(value) & keys.author.names if is_copy else ()
         if key := next((key for key in sorted(noted) if keys.author.trains(key)), None):
             keys.author.unnamed[name] = f"the exporter computed it from {key!r}, whose changes it does not follow"

@@ -16,6 +16,8 @@ _TIED = (
     ("shared.weight", "encoder.embed_tokens.weight"),
     ("encoder.embed_tokens.weight", "shared.weight"),
     ("decoder.embed_tokens.weight", "shared.weight"),
+    ("shared.weight", "text_encoder.embed_tokens.weight"),
+    ("word_embeddings.weight", "encoder.word_embeddings.weight"),
 )
 """Pairs of endings of keys in transformers: a key that no node reads, and the key of the weight that it is tied to."""
 

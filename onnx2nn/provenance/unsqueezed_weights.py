@@ -31,6 +31,9 @@ _VIEW = re.compile(r"view(_\d+)?")
 _TRANSPOSED = re.compile(r"(transpose|t|numpy_t)(_\d+)?")
 """Names of the results of calls that transpose a matrix."""
 
+_PERMUTED = re.compile(r"permute(_\d+)?")
+"""Names of the results of `matrix.T`, and of other permutations of dimensions."""
+
 _PLAIN = "kwargs = {})"
 """The end of the note of a call without arguments by name."""
 
@@ -46,7 +49,7 @@ _SIZES = re.compile(r"val_\d+")
 
 def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is a weight with further dimensions of 1 by the weight and an Unsqueeze of it."""
-    name, noted = _without_factor(folded)
+    name, noted = _without_call(folded)
     key = only_source(keys, noted)
     viewed = _VIEW.fullmatch(name) is not None and all(map(_SIZES.fullmatch, noted - {key}))
     if key is None or not (viewed or _UNCHANGED.fullmatch(name)):
@@ -69,7 +72,7 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
     """
     if not keys.unfold or folded.name in keys.author.names:
         return
-    name, noted = _without_factor(folded)
+    name, noted = _without_call(folded)
     found = noted & keys.author.names
     key = next(iter(found)) if len(found) == 1 else None
     if key is None:
@@ -84,7 +87,7 @@ def share_viewed(keys: WeightKeys, folded: ir.Value) -> None:
         shape = ir.AttrTensor("value", ir.Tensor(np.array(values.shape, np.int64)))
         sizes = ir.Node("", "Constant", [], {"value": shape})
         replace(keys, folded, [sizes, ir.Node("", "Reshape", [weight, sizes.outputs[0]])])
-    elif _is_transposed(name, noted, values) and np.array_equal(values.T, array_of(weight)):
+    elif _is_transposed(folded, noted, values) and np.array_equal(values.T, array_of(weight)):
         replace(keys, folded, _transpose(weight))
     elif values.ndim == 2 and not is_fresh(values) and _transposes(name, noted - found):
         _share_transposed(keys, folded, weight)
@@ -104,14 +107,23 @@ def restore_transposed(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is a transposed matrix by the matrix and a Transpose, as for `x @ self.table.mT`."""
     noted = exporter_metadata.folded_from(folded)
     key = only_source(keys, noted)
-    if key is not None and keys.unfold and _is_transposed(folded.name or "", noted, values := array_of(folded)):
+    if key is not None and keys.unfold and _is_transposed(folded, noted, values := array_of(folded)):
         keys.add(key, np.ascontiguousarray(values.T), f"what the exporter notes that it folded into {folded.name!r}")
         replace(keys, folded, _transpose(keys.graph.initializers[key]))
 
 
-def _is_transposed(name: str, noted: set[str], values: np.ndarray[Any, Any]) -> bool:
-    """Returns whether what was folded from one value is a transposed matrix, by the name of the result."""
-    return _TRANSPOSED.fullmatch(name) is not None and len(noted) == 1 and values.ndim == 2
+def _is_transposed(folded: ir.Value, noted: set[str], values: np.ndarray[Any, Any]) -> bool:
+    """Returns whether what was folded from one value is a transposed matrix, by the name of the result.
+
+    A permutation of two dimensions transposes where the result is the second factor of products alone; elsewhere it may
+    be one of a formula for any dimensions, which leaves these as they are.
+    """
+    name = folded.name or ""
+    if _PERMUTED.fullmatch(name):
+        called = all(use.node.op_type == "MatMul" and use.idx == 1 for use in folded.uses())
+    else:
+        called = _TRANSPOSED.fullmatch(name) is not None
+    return called and len(noted) == 1 and values.ndim == 2
 
 
 def _transposes(name: str, between: set[str]) -> bool:
@@ -133,12 +145,18 @@ def only_source(keys: WeightKeys, noted: set[str]) -> str | None:
     return next(iter(found)) if same else None
 
 
-def _without_factor(folded: ir.Value) -> tuple[str, set[str]]:
-    """Returns an initializer's name and those of what it was folded from.
+def _without_call(folded: ir.Value) -> tuple[str, set[str]]:
+    """Returns an initializer's name and those of what it was folded from, without what a call that uses it added.
 
-    Of the first factor of `torch.addcmul` these are the factor's: the exporter multiplied it by a `value` of 1.
+    Of the first factor of `torch.addcmul` these are the factor's: the exporter multiplied it by a `value` of 1. Of what
+    is repeated they are those of the argument: the exporter gave it as many dimensions as there are numbers of repeats.
     """
     name, noted = folded.name or "", exporter_metadata.folded_from(folded)
+    repeated = _repeated(folded)
+    if repeated in noted:
+        ones = sum(size == 1 for size in array_of(folded).shape)
+        if ones == sum(_UNSQUEEZED.fullmatch(text) is not None for text in noted):  # else it lacked some of them
+            return repeated, noted - {repeated}
     values = {text for text in noted if _VALUE.fullmatch(text)}
     uses = [use for use in folded.uses() if use.node.op_type == "Mul" and use.idx == 0] if values else []
     call = exporter_metadata.call_of(uses[0].node) if uses else None
@@ -146,6 +164,15 @@ def _without_factor(folded: ir.Value) -> tuple[str, set[str]]:
         return name, noted
     name = call.arguments[1].removeprefix("%")
     return name, noted - values - {name}
+
+
+def _repeated(folded: ir.Value) -> str:
+    """Returns the name of the value that all calls which use an initializer repeat, `""` where they do others."""
+    found = set[str]()
+    for use in folded.uses():
+        call = exporter_metadata.call_of(use.node) if use.node.op_type == "Tile" and use.idx == 0 else None
+        found.add(call.arguments[0] if call is not None and call.target == "aten.repeat.default" else "")
+    return next(iter(found)).removeprefix("%") if len(found) == 1 else ""
 
 
 def _around_vector(shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ would take the mask of another one as an argument.
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from collections.abc import Collection, Iterable, Mapping, Set
 
@@ -58,15 +59,16 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
 
     Args:
         program: its graph gets copies of the call.
-        node: a call; those of modules without state and of activations are copied, and what rearranges a tensor.
+        node: a call; those of modules without state and of activations are copied, what rearranges a tensor, and sums.
+            What a copy takes comes from outside of the module of `node`, or the other module takes it there anyway.
     """
     home = program.scope[node]
     others = [user for user in node.users if program.scope[user][: len(home)] != home]
     if not others:
         return
     module = _stateless(program, node) if node.op == "call_module" else None
-    rearranges = node.target in _REARRANGING and len(node.all_input_nodes) == 1
-    if module is None and not rearranges and activated(node) is None:
+    computes = node.target in _SUMS or (node.target in _REARRANGING and len(node.all_input_nodes) == 1)
+    if module is None and not computes and activated(node) is None:
         return
     name, name_noted = path_of(node.target)[-1] if module is not None else "", _noted_name(node)
     is_first = module is not None and _changes_input(program, node, module)
@@ -79,16 +81,22 @@ def _call_apart(program: Scoped, node: fx.Node) -> None:
         shared = next(end for end in range(len(home)) if around[: end + 1] != home[: end + 1])
         own = home[: shared + 1]  # the module around the call that is beside the one around the user
         within = {value for value in (*node.users, *node.all_input_nodes) if program.scope[value][: shared + 1] == own}
+        place = around[: len(home)] if computes else around
+        if node.target in _SUMS and (given := within.intersection(node.all_input_nodes)):
+            taking = _taking(program, given, around, shared)
+            if taking is None:
+                continue
+            place, within = taking, within - given
         if within.isdisjoint(node.users) or not within.isdisjoint(node.all_input_nodes):
             continue
-        if _names(user, name_noted) or (rearranges and not _names_another(user, name_noted)):
+        if _names(user, name_noted) or (computes and not _names_another(user, name_noted)):
             continue
         places = (around[:end] for end in range(len(around), shared, -1))
         twin = next((place for place in places if _holds_equal(program, (*place, name), module)), None)
         if twin is not None:
             twins.setdefault(twin, []).append(user)
         else:
-            lacking.setdefault(around[: len(home)] if rearranges else around, []).append(user)
+            lacking.setdefault(place, []).append(user)
     readers = _layers_at(node.users, home)
     for place, users in [*twins.items(), *lacking.items()]:
         if place not in twins:
@@ -126,8 +134,18 @@ def _changes_input(program: Scoped, node: fx.Node, module: nn.Module) -> bool:
     return begins and home in program.numbered and hasattr(module, "inplace")
 
 
+def _taking(program: Scoped, given: Collection[fx.Node], around: Path, least: int) -> Path | None:
+    """Returns the innermost of the modules around a call, of at least some steps, that takes all of some values."""
+    places = (around[:end] for end in range(len(around), least - 1, -1))
+    taken = [{program.scope[user] for user in value.users} for value in given]
+    return next((place for place in places if all(place in found for found in taken)), None)
+
+
 _REARRANGING = {"unsqueeze", "squeeze", "transpose", "permute", "flatten", F.interpolate}
 """Calls of one tensor that modules share only where the exporter's notes say that each had its own."""
+
+_SUMS = {operator.add}
+"""Likewise calls of two tensors, as queries with their positions in all layers of SAM's decoder."""
 
 
 def _stateless(program: Scoped, node: fx.Node) -> nn.Module | None:

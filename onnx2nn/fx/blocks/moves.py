@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from typing import Any
 
 from torch import fx
@@ -357,6 +357,8 @@ def _move_out(program: Scoped) -> None:
             continue
         if not weighted:
             weighted, bits = _weighted(program)
+        if _is_returned(inside, len(level), users, bits):
+            continue
         # A module without weights, such as a rotary embedding, gives what it computes.
         if level in bits and _first_module(inside, len(level)) in bits and not weighted[node] & bits[level]:
             scope[node] = target
@@ -365,6 +367,19 @@ def _move_out(program: Scoped) -> None:
             users = [scope[user] for user in node.users]
             movable = program.is_movable(node)
             scope[node] = around_chain(program, node, common(users)) if movable else common([scope[node], *users])
+
+
+def _is_returned(inside: Path, end: int, users: Iterable[Path], weighted: Container[Path]) -> bool:
+    """Returns whether a module without weights gives a value to the modules around it alone, which return it, too.
+
+    Args:
+        inside: the container of the value.
+        end: the least number of steps to such a module.
+        users: the containers of the calls that use it.
+        weighted: those around weights.
+    """
+    own = next((size for size in range(end, len(inside) + 1) if inside[:size] not in weighted), None)
+    return own is not None and all(inside[: min(len(user), own)] == user[:own] for user in users)
 
 
 def _follows_layer(program: Scoped, node: fx.Node, around: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Set
+from collections.abc import Collection, Hashable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,12 @@ class _Divider(regions.Divider[fx.Node, Region]):
         """Returns the region of the module that is called at `path`."""
         return Region(module_path(path), items)
 
+    def callee(self, item: Item) -> Hashable:
+        """Returns the module that an item of a body calls, None where it calls none."""
+        if isinstance(item, fx.Node):
+            return str(item.target) if item.op == "call_module" else None
+        return super().callee(item)
+
     def _goes_on(self, user: fx.Node) -> bool:
         """Returns whether a node computes with a value, where others return it or read its sizes."""
         return super()._goes_on(user) and not is_size(user)
@@ -105,6 +111,18 @@ class _Divider(regions.Divider[fx.Node, Region]):
         """Returns whether a result is the state of a cell, of which another result is the gated activation."""
         gated = (user for active in value.users if active.target is torch.tanh for user in active.users)
         return any(user.target is operator.mul and user in results for user in gated)
+
+    def _is_passed_on(self, value: fx.Node, region: Region) -> bool:
+        """Returns whether no weight in a region affects a value of it."""
+        found, pending = {value}, [value]
+        while pending:
+            node = pending.pop()
+            if self.program.has_weights(node):
+                return False
+            inner = [used for used in node.all_input_nodes if used in region.nodes and used not in found]
+            found.update(inner)
+            pending += inner
+        return True
 
     def complete_root(self, region: Region) -> None:
         """Makes the root an `nn.Sequential` where its modules have numbers, and forgets the paths of further calls."""
