@@ -157,13 +157,21 @@ def _compute_in_each(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> S
             users = uses.intersection(further)
             if users and not uses.isdisjoint(first):
                 with program.graph.inserting_before(min(users)):
-                    copies[node] = program.copied(node, (*path, *program.scope[node][depth:]), copies)
+                    copies[node] = program.copied(node, _place_of(program, path, node), copies)
                 copied.setdefault(min(users), []).append(copies[node])
         for node in further:
             for used in node.all_input_nodes:
                 if used in copies:
                     node.replace_input_with(used, copies[used])
     return [one for node in nodes for one in (*copied.get(node, ()), node)] if copied else nodes
+
+
+def _place_of(program: Scoped, path: Path, node: fx.Node) -> Path:
+    """Returns the module in which a further call, at `path`, computes a call of the first: as deep as there is one."""
+    place = (*path, *program.scope[node][len(path) :])
+    while len(place) > len(path) and place not in program.containers:
+        place = place[:-1]
+    return place
 
 
 def _given(program: Scoped, nodes: Sequence[fx.Node], depth: int) -> set[fx.Node]:
