@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnx2nn.optable.registry import TABLE
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.provenance.exporter_metadata import place_of
+from onnx2nn.rewrite.patterns import NODES, Match, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -156,8 +157,15 @@ def _mask(match: Match, facts: ValueFacts) -> tuple[Any, bool] | None:
     return mask, False
 
 
+def _scales_itself(match: Match) -> bool:
+    """Returns whether no other module than that of the products scales what they multiply, as its result."""
+    scaling = [place_of(node) for node in match[NODES] if node.op_type in ("Mul", "Div")]
+    around = {place.path for node in match[NODES] if node.op_type == "MatMul" and (place := place_of(node))}
+    return all(place is None or not around or place.path in around for place in scaling)
+
+
 def _attention(match: Match, facts: ValueFacts) -> NewNode | None:
-    if _is_of_layers(match, facts):
+    if _is_of_layers(match, facts) or not _scales_itself(match):
         return None
     scale, key, mask = _scale(match, facts), _key(match), _mask(match, facts)
     rank = facts.rank(match["q"]) or (
