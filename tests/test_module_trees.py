@@ -70,12 +70,12 @@ def test_what_the_older_exporter_does_not_write_is_no_fault(seed: int, tmp_path:
 
 
 def test_what_a_further_call_computes_itself_stands_in_a_module_of_the_file(tmp_path: Path) -> None:
-    """The older exporter writes the inner modules of a further call into the first: there is none in the further one."""
+    """The older exporter writes the modules of a further call into the first: the further one has none."""
     check(draw(7784), "torchscript", tmp_path)
 
 
 def test_attention_scales_no_result_of_another_module(tmp_path: Path) -> None:
-    """A query that is half of what a module computes is this module's result, and half is none of attention's scales."""
+    """A query that is half of what a module computes is this module's result, and the half no scale of attention."""
     check(draw_attending(7844), "torchscript", tmp_path)
 
 
