@@ -74,6 +74,11 @@ def test_what_a_further_call_computes_itself_stands_in_a_module_of_the_file(tmp_
     check(draw(7784), "torchscript", tmp_path)
 
 
+def test_what_two_modules_share_moves_with_what_it_is_made_of(tmp_path: Path) -> None:
+    """The older exporter computes the results of two modules without weights once: a part of it stayed in the first."""
+    check(draw_attending(10106), "torchscript", tmp_path)
+
+
 def test_attention_scales_no_result_of_another_module(tmp_path: Path) -> None:
     """A query that is half of what a module computes is this module's result, and the half no scale of attention."""
     check(draw_attending(7844), "torchscript", tmp_path)

@@ -344,7 +344,7 @@ def _move_out(program: Scoped) -> None:
     An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
     """
     scope = program.scope
-    weighted, bits = dict[fx.Node, int](), dict[Path, int]()
+    weighted, bits, moved = dict[fx.Node, int](), dict[Path, int](), set[fx.Node]()
     for node in reversed(program.graph.nodes):
         if node.op not in ("call_function", "call_method") or not node.users:
             continue
@@ -357,11 +357,12 @@ def _move_out(program: Scoped) -> None:
             continue
         if not weighted:
             weighted, bits = _weighted(program)
-        if _is_returned(inside, len(level), users, bits):
+        if moved.isdisjoint(node.users) and _is_returned(inside, len(level), users, bits):
             continue
         # A module without weights, such as a rotary embedding, gives what it computes.
         if level in bits and _first_module(inside, len(level)) in bits and not weighted[node] & bits[level]:
             scope[node] = target
+            moved.add(node)
     for node in program.graph.find_nodes(op="get_attr", sort=False):
         if node.users:
             users = [scope[user] for user in node.users]
