@@ -1563,3 +1563,42 @@ def test_a_root_mean_square_norm_of_jax_is_a_layer() -> None:
     module = onnx2nn.load(model)
     assert [type(layer) for layer in module.children()] == [nn.RMSNorm]
     check_against_onnxruntime(model.SerializeToString(), module, (torch.randn(2, 3, 6),))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_layer_norm_of_jax_is_a_layer(double: bool) -> None:
+    """jax2onnx gives equal numbers exactly 0; infinite ones and NaN give NaN."""
+    variance = "wide = Cast<to = 11>(squares) mean2 = ReduceMean(wide, axes) var = Cast<to = 1>(mean2)"
+    variance = variance if double else "var = ReduceMean(squares, axes)"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 18]>
+        graph (float[n, 3, 6] x) => (float[n, 3, 6] y)
+        <int64[1] axes = {{-1}}, float zero = {{0}}, float eps = {{1e-5}}> {{
+            mean = ReduceMean(x, axes) centred = Sub(x, mean) least = ReduceMin(x, axes) most = ReduceMax(x, axes)
+            equal = Equal(least, most) nothing = Sub(mean, mean) finite = Equal(nothing, zero)
+            constant = And(equal, finite) stable = Where(constant, zero, centred) squares = Mul(stable, stable)
+            {variance} sum = Add(var, eps) root = Sqrt(sum) scaled = Div(stable, root)
+            weighted = Mul(scaled, weight) y = Add(weighted, bias) }}""")
+    for number, name in enumerate(["weight", "bias"]):
+        array = np.random.default_rng(number).standard_normal(6).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    module = onnx2nn.load(model)
+    assert [type(layer) for layer in module.children()] == [nn.LayerNorm]
+    x = torch.randn(4, 3, 6)
+    x[1], x[2, 0], x[3, 1, 2], x[3, 2, 1] = 0.1, 1000.1, torch.inf, torch.nan
+    check_against_onnxruntime(model.SerializeToString(), module, (x,))
+
+
+def test_a_guard_over_other_axes_makes_no_layer_norm() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18]>
+        graph (float[n, 3, 6] x) => (float[n, 3, 6] y)
+        <int64[1] axes = {-1}, int64[1] others = {1}, float zero = {0}, float eps = {1e-5}> {
+            mean = ReduceMean(x, axes) centred = Sub(x, mean) least = ReduceMin(x, others) most = ReduceMax(x, others)
+            equal = Equal(least, most) nothing = Sub(mean, mean) finite = Equal(nothing, zero)
+            constant = And(equal, finite) stable = Where(constant, zero, centred) squares = Mul(stable, stable)
+            var = ReduceMean(squares, axes) sum = Add(var, eps) root = Sqrt(sum) y = Div(stable, root) }""")
+    module, x = onnx2nn.load(model), torch.randn(2, 3, 6)
+    x[0] = x[0, :1]
+    assert module.meta["onnx2nn"]["raising"]["raised"] == {"RMSNorm": 1}  # of what is behind the guard
+    check_against_onnxruntime(model.SerializeToString(), module, (x,))

@@ -20,6 +20,12 @@ _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
 _DEVIATION = f"Sqrt((ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + +eps)"
 _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
 
+_GUARD = "And(Equal(ReduceMin(x, ...), ReduceMax(x, ...)), Equal((mean := ReduceMean(x, ...)) - mean, 0))"
+_STABLE = f"(centred := Where({_GUARD}, 0, x - mean))"
+_VARIANCE = "(Cast(ReduceMean(Cast(centred * centred, to=11), ...), to=1) | ReduceMean(centred * centred, ...))"
+_OF_JAX = f"{_STABLE} / Sqrt({_VARIANCE} + +eps)"
+"""jax2onnx gives equal numbers exactly 0. So does torch, whose mean of equal numbers is exact."""
+
 _FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
 _TENSORFLOW = f"x * {_FACTOR} + ((-mean) * factor + bias)"
 
@@ -36,18 +42,19 @@ _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
 def _dims_and_epsilon(match: Match, facts: ValueFacts) -> tuple[int, float] | None:
     """Returns the number of last dimensions that are normalised, and epsilon.
 
-    None for other axes, of any of the means, and where a constant has more dimensions than `x`.
+    None for other axes, of any of the reductions, and where a constant has more dimensions than `x`.
     """
     epsilon, rank = facts.number(match["eps"]), facts.rank(match["x"])
     counts = set()
     if rank is not None and largest_constant_rank(match) > max(rank, 1):
         return None
-    for node in (node for node in match[NODES] if node.op_type in ("ReduceMean", "GlobalAveragePool")):
+    for node in match[NODES]:
         # tf2onnx writes the mean over the last of three dimensions so.
         if node.op_type == "GlobalAveragePool":
             if rank != 3:
                 return None
             counts.add(1)
+        if "reduction" not in facts.table.traits_of(node.op_type):
             continue
         axes = facts.axes(node) or []
         if "keepdims" in node.attributes and not node.attributes["keepdims"].as_int():
@@ -332,6 +339,11 @@ CHANNELS_LAST = (
 )
 """Rules for layers that normalise the last dimension. They run before `channels_first`, which may move it."""
 
+OF_JAX = (
+    Rule("LayerNorm", parse(f"{_OF_JAX} * weight + bias"), _layer_norm, _affine_sample, one_layer=True),
+    Rule("LayerNorm", parse(_OF_JAX), _plain_layer_norm, _plain_sample),
+)
+"""Rules for layers of Equinox, and of Flax that compute the variance of what is centred."""
 
 RULES = (
     Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample, one_layer=True),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SWEEPS: tuple[tuple[str, ...], ...] = (
     ("reshape_transpose.POOLS", "sequences.RULES", "embeddings.RULES"),
     ("reshape_transpose.RULES", "normalization.CHANNELS_LAST", "count_nonzero.RULES"),
-    ("linear_conv.RULES", "normalization.RULES", "activation.RULES", "rotary_embedding.RULES"),
+    ("linear_conv.RULES", "normalization.OF_JAX", "normalization.RULES", "activation.RULES", "rotary_embedding.RULES"),
     ("attention.RULES",),
     ("multihead_attention.RULES",),
 )

@@ -22,7 +22,7 @@ from tests.drawn.draw import Draw, window
 from tests.drawn.graphs import Graph, NoCallError, Value
 
 ELEMENTWISE = ("Abs", "Erf", "Exp", "Log", "Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh", "Reciprocal", "IsNaN")
-OF_TWO = ("Add", "Sub", "Mul", "Div", "Pow", "Greater", "Equal")
+OF_TWO = ("Add", "Sub", "Mul", "Div", "Pow", "Greater", "Equal", "And")
 OWN = ("Linear", "RepeatInterleave", "ScaledDotProductAttention")
 """Operators that earlier rules make: no file has them."""
 
@@ -171,7 +171,7 @@ def _hard_sigmoid(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], 
     return g.node(op, [g.draw(pattern.inputs[0], rank)], **given, **({"beta": 0.4} if g.d.flag(6) else {}))
 
 
-@_maker("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSum")
+@_maker("ReduceMean", "ReduceMin", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSum")
 def _reduce(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     count = x.array.ndim
