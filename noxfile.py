@@ -289,6 +289,13 @@ def zoo_paddle(session: nox.Session) -> None:
     session.run("python", "scripts/zoo/paddle_models.py", *(session.posargs or ["--only", name]))
 
 
+@nox.session
+def zoo_jax(session: nox.Session) -> None:
+    """The files of jax2onnx in tests/data: `nox -s zoo_jax -- --out tests/data`."""
+    session.install("-c", "scripts/zoo/constraints-jax.txt", "jax2onnx", "flax", "equinox", "onnxruntime", "rich")
+    session.run("python", "scripts/zoo/jax_models.py", *session.posargs)
+
+
 @nox.session(python="3.10")
 def zoo_oneflow(session: nox.Session) -> None:
     """The files of `oneflow_bridge.export` in tests/data: `nox -s zoo_oneflow -- --out tests/data`."""

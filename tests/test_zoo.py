@@ -6,6 +6,7 @@ with `-- --all` every model and operator.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ import onnx2nn
 CACHE = Path(os.environ.get("ONNX2NN_ZOO") or Path(__file__).parents[1] / ".cache" / "zoo")
 ALWAYS = {"tensorflow": "keras_mobilenet_v2", "paddle": "paddle_resnet18"}
 DATA = Path(__file__).parent / "data"
-SMALL = [path for family in ("tensorflow", "paddle", "oneflow") for path in sorted((DATA / family).glob("*.onnx"))]
+SMALL = [
+    path for family in ("tensorflow", "paddle", "oneflow", "jax") for path in sorted((DATA / family).glob("*.onnx"))
+]
 CACHED = sorted(path for family in ALWAYS for path in (CACHE / family).glob("[!.]*.onnx"))
 FILES = [*SMALL, *(pytest.param(path, marks=pytest.mark.slow) for path in CACHED)]
 EXTRA = 5
@@ -67,3 +70,19 @@ def test_equals_framework_and_onnxruntime_and_travels(path: Path):
     other = grown(path, inputs)
     check_against_onnxruntime(path, module, other)
     check_travels(module, inputs, other, travels=["torch.export"] if path in SMALL else list(TRAVELS))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("flax_images", {"Conv2d": 7, "BatchNorm2d": 4, "Linear": 1}),
+        ("flax_transformer", {"Conv2d": 1, "Linear": 13, "RMSNorm": 2, "LayerNorm": 1}),
+        ("flax_recurrent", {"LSTM": 1, "GRU": 1, "RNN": 1, "Linear": 1}),
+        ("equinox_tagger", {"GRU": 1, "LayerNorm": 1, "Linear": 5}),
+    ],
+)
+def test_modules_of_jax_are_layers(name: str, layers: dict[str, int]):
+    """A step of a scan is a recurrent layer, and rows are none: dense layers are called on what their author calls."""
+    module = onnx2nn.load(DATA / "jax" / f"{name}.onnx")
+    found = Counter(type(layer).__name__ for layer in module.modules() if type(layer).__module__.startswith("torch.nn"))
+    assert found == layers

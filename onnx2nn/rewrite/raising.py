@@ -154,11 +154,30 @@ class _Raiser:
         for graph in pending:
             pending += inner_graphs(graph)
             yield graph, opsets
-        for function in self.model.functions.values():
+        calls = self._calls() if self.model.functions else {}
+        for name, function in self.model.functions.items():
+            self._declare_ranks(function, calls.get(name, []))
             pending = [function.graph]
             for graph in pending:
                 pending += inner_graphs(graph)
                 yield graph, {**opsets, **function.opset_imports}
+
+    def _calls(self) -> dict[ir.OperatorIdentifier, list[ir.Node]]:
+        """Returns the calls of each operator, in the functions too."""
+        found: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
+        for graph in (self.model.graph, *(function.graph for function in self.model.functions.values())):
+            for node in graph.all_nodes():
+                found.setdefault(node.op_identifier(), []).append(node)
+        return found
+
+    def _declare_ranks(self, function: ir.Function, calls: Sequence[ir.Node]) -> None:
+        """Gives inputs of a function, of which files tell no shapes, the rank that they have in all its calls."""
+        for position, value in enumerate(function.inputs):
+            given = [call.inputs[position] if position < len(call.inputs) else None for call in calls]
+            ranks = {None if each is None else self.facts.rank(each) for each in given}
+            rank = ranks.pop() if len(ranks) == 1 else None
+            if value.shape is None and rank is not None:
+                value.shape = ir.Shape([None] * rank)
 
     def _raise(self, graph: ir.Graph, root: ir.Node, rules: Sequence[Rule]) -> bool:
         """Applies the first of `rules` that matches at the node `root`; returns whether one does."""
