@@ -1,4 +1,4 @@
-"""Builds a family of ONNX files for the tests: what `tensorflow_models.py`, `paddle_models.py`,
+"""Builds a family of ONNX files for the tests: what `tensorflow_models.py`, `paddle_models.py`, `jax_models.py`,
 `torch_models.py` and `oneflow_models.py` share.
 
 A family is a table of recipes. A recipe builds one model, writes it as ONNX and returns a seeded input with the
