@@ -142,11 +142,21 @@ class Loop(nn.Module):
         carried: the number of loop-carried values.
         empty: shape and dtype of an element of each scan output, for a loop of no
             iterations.
+        by_data: whether data decide the number of iterations.
     """
 
-    def __init__(self, body: nn.Module, carried: int, empty: Sequence[Any]):
+    by_data: bool = False  # also of modules in older pickles
+
+    def __init__(
+        self,
+        body: nn.Module,
+        carried: int,
+        empty: Sequence[Any],
+        by_data: bool = False,
+    ):
         super().__init__()
         self.body, self.carried, self.empty = body, carried, list(empty)
+        self.by_data = by_data
 
     def forward(self, trips: Any, condition: Any, *values: Any) -> Any:
         """Returns the loop-carried values after the last iteration, then scan outputs.
@@ -160,8 +170,10 @@ class Loop(nn.Module):
         """
         carried, captured = values[: self.carried], values[self.carried :]
         scans: list[list[torch.Tensor]] = [[] for _ in self.empty]
-        limit = None if trips is None else int(trips)
         running = True if condition is None else condition
+        if self._is_open(carried):
+            return self._while(trips, running, carried, captured)
+        limit = None if trips is None else int(trips)
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         iteration = 0
         while (limit is None or iteration < limit) and running:
@@ -178,6 +190,37 @@ class Loop(nn.Module):
             nothing = torch.empty((0, *shape), dtype=dtype, device=device)
             stacked.append(torch.stack(scan) if scan else nothing)
         return (*carried, *stacked)
+
+    def _is_open(self, carried: Sequence[Any]) -> bool:
+        """Returns whether torch.export traces iterations of which data decide the number."""
+        tensors = all(isinstance(value, torch.Tensor) for value in carried)
+        exporting = torch.compiler.is_exporting() and not self.empty
+        return exporting and self.by_data and bool(carried) and tensors
+
+    def _while(self, trips: Any, condition: Any, carried: Any, captured: Any) -> Any:
+        """Returns the loop-carried values after the last iteration, by torch.while_loop.
+
+        It takes and gives tensors of their own, whose shapes stay.
+        """
+
+        def goes_on(iteration: Any, running: Any, *values: Any) -> Any:
+            return running.clone() if trips is None else running & (iteration < trips)
+
+        def step(iteration: Any, running: Any, *values: Any) -> Any:
+            running, *results = self.body(iteration, running, *values, *captured)
+            if not isinstance(running, torch.Tensor):
+                running = torch.full([], running, dtype=torch.bool, device=device)
+            results = [running.reshape([]), *results]
+            return (iteration + 1, *(value.clone() for value in results))
+
+        device = carried[0].device
+        if not isinstance(condition, torch.Tensor):
+            condition = torch.full([], condition, dtype=torch.bool, device=device)
+        if isinstance(trips, torch.Tensor):
+            trips = trips.reshape([])
+        first = torch.zeros([], dtype=torch.int64, device=device)
+        given = (first, *(value.clone() for value in (condition.reshape([]), *carried)))
+        return tuple(torch.while_loop(goes_on, step, given)[2:])
 
 
 class Scan(nn.Module):

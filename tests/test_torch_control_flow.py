@@ -260,28 +260,52 @@ def test_recurrent_layers_in_branches_are_written_as_operators(tmp_path: Path) -
             check_same(run_onnxruntime(path, inputs), run(module, inputs), "exported")
 
 
-def test_a_loop_that_data_end_is_named_where_it_cannot_be_exported(tmp_path: Path) -> None:
-    model = onnx.parser.parse_model("""
+_UNTIL = """
         <ir_version: 8, opset_import: ["": 17]>
-        doubling (float[n] x) => (float[n] y) {
-            begin = Constant <value = bool {1}> ()
-            ["until"] y = Loop ("", begin, x) <
-                body = step (int64 i, bool before, float[n] a) => (bool goes, float[n] b) {
-                    b = Add (a, a)
-                    total = ReduceSum <keepdims = 0> (b)
-                    most = Constant <value = float {100}> ()
-                    goes = Less (total, most)
-                }
+        doubling (float[n, 3] x, int64 most) => (float[n, 3] y, {outputs})
+        <float[3, 3] w = {{2, 0, 0, 0, 2, 0, 0, 1, 1}}> {{
+            begin = Constant <value = bool {{1}}> ()
+            ["until"] y, {results} = Loop ({trips}, begin, x{starts}) <
+                body = step (int64 i, bool before, float[n, 3] a{taken}) => (bool goes, float[n, 3] b, {given}) {{
+                    b = MatMul (a, w)
+                    total = ReduceMax <keepdims = 0> (b)
+                    most_of_all = Constant <value = float {{100}}> ()
+                    goes = Less (total, most_of_all)
+                    {line}
+                }}
             >
-        }
-    """)
-    module, x = onnx2nn.load(model), torch.ones(3)
-    check_same(run_onnxruntime(model.SerializeToString(), (x,)), run(module, (x,)), "against ONNX Runtime")
+        }}"""
+
+
+@pytest.mark.parametrize("trips", ["most", '""'])
+def test_a_loop_that_data_end_is_one_in_what_is_exported(trips: str, tmp_path: Path) -> None:
+    """By torch.while_loop: as often as the values of a call say, and no more often than a number that is given."""
+    count = dict(outputs="int64 n2", results="n2", starts=", most", taken=", int64 c", given="int64 d")
+    model = onnx.parser.parse_model(_UNTIL.format(trips=trips, line="d = Add (c, i)", **count))
+    module = onnx2nn.load(model)
+    example = [torch.ones(2, 3), torch.tensor(3)]
+    onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=example)
+    onnx2nn.save(module, tmp_path / "loop.pt2", example_inputs=example)
+    program = torch.export.load(tmp_path / "loop.pt2").module()
+    for rows, value, most in ((2, 1.0, 3), (5, 30.0, 20), (1, 0.01, 9), (3, 99.0, 0), (4, 1.0, 20)):
+        inputs = torch.full((rows, 3), value), torch.tensor(most)
+        expected = run_onnxruntime(model.SerializeToString(), inputs)
+        check_same(expected, run(module, inputs), "against ONNX Runtime")
+        check_same(run_onnxruntime(tmp_path / "loop.onnx", inputs), expected, "exported again")
+        check_same(run(program, inputs), expected, "torch.export")
+
+
+def test_a_loop_that_data_end_is_named_where_it_cannot_be_exported(tmp_path: Path) -> None:
+    """It stacks what each iteration gives, which torch.while_loop does not."""
+    stack = dict(outputs="float[m] s", results="s", starts="", taken="", given="float total2")
+    model = onnx.parser.parse_model(_UNTIL.format(trips='""', line="total2 = Identity (total)", **stack))
+    module, inputs = onnx2nn.load(model), (torch.ones(2, 3), torch.tensor(3))
+    check_same(run_onnxruntime(model.SerializeToString(), inputs), run(module, inputs), "against ONNX Runtime")
     message = r"data decide how often node 'until' \(Loop\) repeats"
     with pytest.raises(VerificationError, match=message):
-        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
+        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=list(inputs))
     with pytest.raises(VerificationError, match=message):
-        onnx2nn.save(module, tmp_path / "loop.pt2", example_inputs=[x])
+        onnx2nn.save(module, tmp_path / "loop.pt2", example_inputs=list(inputs))
     assert not list(tmp_path.iterdir())
 
 

@@ -376,7 +376,7 @@ def one_sided(
 
 
 def endless(module: torch.nn.Module) -> str:
-    """Returns why torch.export finds no end of a Loop: data decide it; `""` where there is no such Loop."""
+    """Returns why torch.export finds no end of a Loop: data decide it, and it stacks results; `""` for no such Loop."""
     from onnx2nn.control_flow import Loop
     from onnx2nn.output.scripted_programs import chooses_its_end
 
@@ -384,7 +384,7 @@ def endless(module: torch.nn.Module) -> str:
     for part in _programs(module):
         for node in part.graph.nodes:
             called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
-            if isinstance(called, Loop) and chooses_its_end(called):
+            if isinstance(called, Loop) and called.empty and chooses_its_end(called):
                 _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
                 names[f"{name!r} ({operator})"] = None
     return _repeated_by_data(names) if names else ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx2nn.control_flow import If
+from onnx2nn.control_flow import If, Loop
 from onnx2nn.errors import Onnx2nnError, VerificationError
 from onnx2nn.optimization.entry import inputs_of, size_range
 from onnx2nn.output.checked_sizes import Shapes
@@ -165,7 +165,12 @@ def runs_of_sizes(
         opened: names of the dynamic dimensions of each input, by axis.
         tensors: the example.
         others: the example's size of a dimension → the sizes that it has instead.
+
+    Returns:
+        The runs; none of a module in which data end a loop, as those of another size may not.
     """
+    if any(isinstance(part, Loop) and part.by_data for part in module.modules()):
+        return {}
     pairs = zip(tensors, opened, strict=True)
     known = {label: tensor.shape[axis] for tensor, named in pairs for axis, label in (named or {}).items()}
     runs: dict[str, Run] = {}

@@ -48,7 +48,8 @@ def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     if count is not None:
         limit, outputs = count, [True, *outputs[1:]]
     scans = _scan_outputs(tracer, outputs[1 + len(carried) :])
-    module = Loop(child.program(outputs, "Body"), len(carried), [empty(spec) for spec in scans])
+    body = child.program(outputs, "Body")
+    module = Loop(body, len(carried), [empty(spec) for spec in scans], by_data=length is None)
     specs = (*carried, *(stacked(tracer, spec, 0, length) for spec in scans))
     return _call(walk, node, module, (limit, start, *values), child, specs)
 
