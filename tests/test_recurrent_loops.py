@@ -107,10 +107,10 @@ def test_a_step_in_any_of_its_forms_is_a_recurrent_layer(seed: int) -> None:
 
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(10))
-def test_many_steps_are_recurrent_layers(part: int, seed: int) -> None:
+def test_many_steps_are_recurrent_layers(part: int, request: pytest.FixtureRequest) -> None:
     """As above, of other loops."""
     for number in range(100):
-        _check_drawn(10_000 * (seed + 1) + 100 * part + number)
+        _check_drawn(10_000 * (request.config.getoption("seed") + 1) + 100 * part + number)
 
 
 def _check_drawn(seed: int) -> None:
@@ -118,6 +118,12 @@ def _check_drawn(seed: int) -> None:
     module = onnx2nn.load(step.model)
     [layer] = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
     assert isinstance(layer, _KINDS[step.kind]) and not any(isinstance(part, Loop) for part in module.modules())
+    _check_runs(step, module, seed)
+    changed = recurrences.draw(seed, changed=True)  # a layer or not: it computes what the file does
+    _check_runs(changed, onnx2nn.load(changed.model), seed)
+
+
+def _check_runs(step: recurrences.Step, module: nn.Module, seed: int) -> None:
     for batch in [3, 1] if step.batch is None else [step.batch]:
         shape = [size.dim_value or {"n": batch, "t": 5}[size.dim_param] for size in _dimensions(step.model)]
         x = torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))

@@ -105,8 +105,11 @@ def _next(body: _Body, kind: str, x: dict[str, str], h: dict[str, str], states: 
     return [one("Tanh" if kind == "RNN" else "Relu", total["h"])]
 
 
-def draw(seed: int) -> Step:
-    """Returns a drawn loop."""
+_CHANGED = {"Sigmoid": "Tanh", "Tanh": "Sigmoid", "Relu": "Tanh", "Add": "Sub", "Sub": "Add", "Mul": "Add"}
+
+
+def draw(seed: int, changed: bool = False) -> Step:
+    """Returns a drawn loop; in one that is `changed` an operator of a step is another one, and `kind` means nothing."""
     rng = random.Random(seed)
     kind, batch = rng.choice(list(_GATES)), rng.choice([None, 2, 0])
     features, hidden, steps = rng.choice([1, 2, 5, 6]), rng.choice([2, 3, 6]), rng.choice([None, 4])
@@ -119,6 +122,9 @@ def draw(seed: int) -> Step:
     after = dict(zip(names, _next(body, kind, of_x, of_h, names), strict=True))
     if rng.random() < 0.5:
         after = {name: body.one("Cast", value, to=TensorProto.FLOAT) for name, value in after.items()}
+    if changed:
+        node = rng.choice([node for node in body.nodes if node.op_type in _CHANGED])
+        node.op_type = _CHANGED[node.op_type]
     stacked = body.one(rng.choice(["Identity", "Cast"]), after["h"])
     if body.nodes[-1].op_type == "Cast":
         body.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
