@@ -1161,6 +1161,30 @@ class ShiftedLayers(nn.Module):
 
 
 @both
+class Heads(nn.Module):
+    """Calls modules of a dictionary one after the other, on values of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        score = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3))
+        self.body, self.heads = nn.Linear(4, 4), nn.ModuleDict({"mask": nn.Linear(4, 2), "score": score})
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.body(x))
+        return self.heads["mask"](x), self.heads["score"](x * 2)
+
+
+def test_modules_of_a_dictionary_are_called_each(tmp_path: Path) -> None:
+    """A block around them would give results of several modules, which nothing of the author's does."""
+    original, inputs = seeded(Heads), (torch.randn(2, 4),)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("blocks_heads", original, inputs))
+    assert type(module.heads) is nn.ModuleDict
+    check_same([module.heads["mask"](inputs[0])], [original.heads["mask"](inputs[0])], "a module of the dictionary")
+    check_same(run(module, inputs), run(original, inputs), "the model")
+    onnx2nn.to_python(module, tmp_path / "source")
+    assert "ModuleDict(" in (tmp_path / "source" / "model.py").read_text()
+
+
 def test_a_module_with_a_weight_more_than_the_layer_is_a_block(exporter: str) -> None:
     original = seeded(ShiftedLayers)
     module = onnx2nn.load(EXPORTERS[exporter]("shifted", original, _inputs(2), _inputs(3, 7)))

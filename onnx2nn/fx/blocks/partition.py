@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
@@ -18,7 +18,7 @@ from onnx2nn.fx.modules.module_tree import children_of, is_persistent, members_o
 from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
 from onnx2nn.importing import regions
-from onnx2nn.importing.plan import LIST
+from onnx2nn.importing.plan import DICTIONARY, LIST
 from onnx2nn.importing.regions import Item, Path
 
 
@@ -143,7 +143,18 @@ class _Divider(regions.Divider[fx.Node, Region]):
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if not region.outputs:
             return "nothing outside uses a value of it"
-        return LIST if numbered and region.slots is None and path not in self.program.called else None
+        called = path in self.program.called
+        if isinstance(self.program.module(path), nn.ModuleDict):
+            return DICTIONARY
+        if not called and self.program.noted and len(region.outputs) > 1 and self._holds_modules(path, region):
+            return DICTIONARY  # its author's module gives no results: each of the modules in it is called on its own
+        return LIST if numbered and region.slots is None and not called else None
+
+    def _holds_modules(self, path: Path, region: Region) -> bool:
+        """Returns whether a container has modules alone, and a region of it calls of these."""
+        holder = self.program.module(path)
+        alone = len(members_of(holder)) == len(children_of(holder))
+        return alone and all(isinstance(item, Region) or item.op == "call_module" for item in region.items)
 
     def _is_one_call(self, region: Region) -> bool:
         """Makes a region a further call of the container at its path, or that container's other calls further ones.
