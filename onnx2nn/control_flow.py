@@ -146,6 +146,7 @@ class Loop(nn.Module):
     """
 
     by_data: bool = False  # also of modules in older pickles
+    most: int | None = None  # iterations that a run may have, None for any number
 
     def __init__(
         self,
@@ -177,6 +178,8 @@ class Loop(nn.Module):
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         iteration = 0
         while (limit is None or iteration < limit) and running:
+            if self.most is not None and iteration >= self.most:
+                raise RuntimeError(f"The loop has more than {self.most} iterations.")
             number, flag = torch.tensor(iteration, device=device), running
             if not isinstance(flag, torch.Tensor):
                 flag = torch.tensor(bool(flag), device=device)

@@ -22,6 +22,9 @@ from onnx2nn.verification.module_runs import run_module
 LARGEST_SIZE = 1 << 16
 """From this largest size on a trace is not asked whether the module takes more: such a limit is not an example's."""
 
+_MOST_ITERATIONS = 4096
+"""Of a loop that data end, in a run at another size than the example's."""
+
 _FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs(?:\['args'\])?\[(\d+)\]\.shape\[(\d+)\]")
 """Where torch.export says that a dimension is fixed in its trace."""
 
@@ -165,20 +168,28 @@ def runs_of_sizes(
         opened: names of the dynamic dimensions of each input, by axis.
         tensors: the example.
         others: the example's size of a dimension → the sizes that it has instead.
-
-    Returns:
-        The runs; none of a module in which data end a loop, as those of another size may not.
     """
-    if any(isinstance(part, Loop) and part.by_data for part in module.modules()):
-        return {}
     pairs = zip(tensors, opened, strict=True)
     known = {label: tensor.shape[axis] for tensor, named in pairs for axis, label in (named or {}).items()}
     runs: dict[str, Run] = {}
     for label, size in ((label, size) for label, own in known.items() for size in others(own)):
         inputs = _of_size(opened, tensors, label, size)
-        with contextlib.suppress(Onnx2nnError):  # the module's own limit
+        with contextlib.suppress(Onnx2nnError), _ending(module):  # the module's own limit
             runs[f"{label} is {size}"] = inputs, run_module(module, inputs)
     return runs
+
+
+@contextlib.contextmanager
+def _ending(module: torch.nn.Module) -> Iterator[None]:
+    """A context in which a loop that data end is an error after some iterations: at another size they may not."""
+    loops = [part for part in module.modules() if isinstance(part, Loop) and part.by_data]
+    try:
+        for loop in loops:
+            loop.most = _MOST_ITERATIONS
+        yield
+    finally:
+        for loop in loops:
+            del loop.most
 
 
 def small_runs(
@@ -216,10 +227,9 @@ def _larger(
 ) -> Run | None:
     """Returns a run of the module with a dimension of one more than `most`; None where it does not take it."""
     larger = _of_size(opened, tensors, label, most + 1)
-    try:
+    with contextlib.suppress(Onnx2nnError), _ending(module):  # the module's own limit
         return larger, run_module(module, larger)
-    except Onnx2nnError:  # the module's own limit
-        return None
+    return None
 
 
 def _of_size(
