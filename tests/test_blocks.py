@@ -1160,7 +1160,6 @@ class ShiftedLayers(nn.Module):
         return self.layers(x)
 
 
-@both
 class Heads(nn.Module):
     """Calls modules of a dictionary one after the other, on values of its own."""
 
@@ -1185,6 +1184,7 @@ def test_modules_of_a_dictionary_are_called_each(tmp_path: Path) -> None:
     assert "ModuleDict(" in (tmp_path / "source" / "model.py").read_text()
 
 
+@both
 def test_a_module_with_a_weight_more_than_the_layer_is_a_block(exporter: str) -> None:
     original = seeded(ShiftedLayers)
     module = onnx2nn.load(EXPORTERS[exporter]("shifted", original, _inputs(2), _inputs(3, 7)))
