@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import onnx2nn
 from onnx2nn.errors import FrozenDimensionError
 from onnx2nn.importing.plan import plan
 from onnx2nn.reading import reader
@@ -266,6 +267,68 @@ LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
 )
 def test_results_for_all_samples(body: list[str], shared: str) -> None:
     assert _shared(body) == shared
+
+
+IN_FUNCTION = """<opset_import: ["" : 17], domain: "own">
+f{0} (p) => (v{0}) {{ t = Constant <value = int64[{1}] {{{2}}}> () r = Reshape (p, t) v{0} = Neg (r) }}"""
+IN_GRAPH = "t{0} = Constant <value = int64[{1}] {{{2}}}> () r{0} = Reshape ({3}, t{0}) v{0} = Neg (r{0})"
+
+
+@st.composite
+def factors_of(draw: st.DrawFn, number: int) -> list[int]:
+    """Draws a shape of so many elements, often with ones."""
+    shape: list[int] = []
+    while number > 1:
+        shape.append(draw(st.sampled_from([k for k in range(2, number + 1) if number % k == 0])))
+        number //= shape[-1]
+    for _ in range(draw(st.integers(0 if shape else 1, 2))):
+        shape.insert(draw(st.integers(0, len(shape))), 1)
+    return shape
+
+
+@st.composite
+def reshaped_samples(draw: st.DrawFn) -> tuple[onnx.ModelProto, list[int]]:
+    """Draws a file that reshapes one sample repeatedly, here and there in a function, and gives it back."""
+    sample = draw(st.sampled_from([[6, 8], [4, 4], [12, 2], [5, 3], [1, 4], [6, 1]]))
+    shapes = [*draw(st.lists(factors_of(math.prod(sample)), min_size=1, max_size=3)), [1, *sample]]
+    body, functions, last = [], [], "x"
+    for i, shape in enumerate(shapes):
+        numbers = ", ".join(map(str, shape))
+        if draw(st.booleans()):
+            functions.append(IN_FUNCTION.format(i, len(shape), numbers))
+            body.append(f"v{i} = own.f{i} ({last})")
+        else:
+            body.append(IN_GRAPH.format(i, len(shape), numbers, last))
+        last = f"v{i}"
+    body.append(f"y = {'Neg' if len(shapes) % 2 else 'Identity'} ({last})")
+    dims = ",".join(map(str, [1, *sample]))
+    graph = f"g (float[{dims}] x) => (float[{dims}] y) {{ {' '.join(body)} }}"
+    text = f'<ir_version: 9, opset_import: ["" : 17, "own" : 1]> {graph} {" ".join(functions)}'
+    return onnx.parser.parse_model(text), sample
+
+
+@given(reshaped_samples(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_samples_stay_apart_in_functions_too(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[onnx.ModelProto, list[int]], both: bool
+) -> None:
+    """Each sample is given back at any batch; sizes of a second dimension are right or refused."""
+    model, (rows, columns) = drawn
+    path = tmp_path_factory.mktemp("samples") / "model.onnx"
+    onnx.save(model, path)
+    try:
+        module = onnx2nn.load(path, dynamic={"x": {0: "batch", **({1: "rows"} if both else {})}})
+    except FrozenDimensionError:
+        assert both, "a batch can always be freed"
+        return
+    for shape in [(1, rows), (3, rows), (2, rows), *([(2, 2 * rows), (3, 3)] if both else [])]:
+        x = torch.randn(*shape, columns)
+        try:
+            found = module(x)
+        except ValueError:
+            assert both
+            continue
+        assert torch.equal(found, x), shape
 
 
 @pytest.mark.parametrize(

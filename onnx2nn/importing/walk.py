@@ -165,6 +165,8 @@ class Walk(Generic[B]):
         opsets = {**self.opsets, **function.opset_imports}
         attributes = call_attributes(node, function, self.attributes)
         body = self.builder.for_function({value.name or "": scope[value] for value in function.inputs})
+        for value in function.inputs:
+            body.keep(value, scope[value])
         outputs = Walk(body, scope, function, opsets, attributes).run()
         return self.builder.called(node, function, body, outputs)
 

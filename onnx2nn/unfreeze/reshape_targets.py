@@ -21,11 +21,13 @@ class Factor(NamedTuple):
         size: its value at the frozen size.
         dim: its value at any size; None where it is always `size`.
         name: the name of the dynamic dimension; `""` for a value computed from dimensions.
+        axis: where the dimension is in the graph's input.
     """
 
     size: int
     dim: Any = None
     name: str = ""
+    axis: int = 0
 
 
 def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str, int]) -> list[Any]:
@@ -42,10 +44,11 @@ def product(factors: Sequence[Factor]) -> Any:
 def divided(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str, int]) -> list[list[Factor]]:
     """Returns the factors of every dimension of a Reshape's target, the one with the largest stride first.
 
-    A dynamic factor of frozen size 1 covers no stride. It replaces a 1 of the target at its position. Where there is
-    none, it multiplies a dimension beside its position: the one before it, such as the time in `[T, N, C]` →
-    `[T * N, C]`, or the one behind it if the target splits a dimension of the input there, such as the features in
-    `[T, N, C]` → `[T, N * heads, C / heads]`. `places` decides first.
+    A dynamic factor of frozen size 1 covers no stride. It replaces a 1 of the target at its position, of several the
+    one on the axis that it has in the graph's input. Where there is none, it multiplies a dimension beside its
+    position: the one before it, such as the time in `[T, N, C]` → `[T * N, C]`, or the one behind it if the target
+    splits a dimension of the input there, such as the features in `[T, N, C]` → `[T, N * heads, C / heads]`. `places`
+    decides first.
 
     Args:
         factors: the factors of the input's dimensions, in their order.
@@ -121,11 +124,11 @@ def _place(
         around = [k for k in range(len(sizes)) if ends[k] <= before <= ends[k + 1]]
         if begins and closes and ends[begins[0] + 1] in cuts:
             begins = closes
-        return (ones or begins or around)[0], factor
+        return factor.axis if factor.axis in ones else (ones or begins or around)[0], factor
     covered = [k for k in range(len(sizes)) if ends[k] < before * factor.size and ends[k + 1] > before]
     if len(covered) == 1:
         return covered[0], factor
     parts = [sizes[k] for k in covered]
     if math.prod(parts) != factor.size:
         raise OperatorError(f"a dimension of {factor.size} in the file is split into {parts}.")
-    return covered[0], Factor(parts[0], factor.dim // math.prod(parts[1:]), factor.name)
+    return covered[0], factor._replace(size=parts[0], dim=factor.dim // math.prod(parts[1:]))

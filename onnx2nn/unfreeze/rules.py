@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import TABLE
 from onnx2nn.sizes import expression
 from onnx2nn.sizes.expression import Number, Symbol
@@ -41,6 +42,10 @@ class Frozen:
     name: str
     size: int
     source: Dimension
+
+    def factor(self, size: Size) -> Factor:
+        """Returns the dimension as a factor of a number of elements; `size` reads it."""
+        return Factor(self.size, size, self.name, self.source[1])
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,13 @@ class Rules:
     Args:
         frozen: the dimensions to make dynamic.
         repairs: constants that no rule covers, found by `candidates`.
+        inner: the inputs of its function, for each node of a function: it sees no others.
     """
 
-    def __init__(self, frozen: Sequence[Frozen], repairs: Sequence[Repair] = ()):
-        self._frozen = frozen
+    def __init__(
+        self, frozen: Sequence[Frozen], repairs: Sequence[Repair], inner: Mapping[ir.Node, Sequence[ir.Value]]
+    ):
+        self._frozen, self._inner = frozen, inner
         self._by_name = {dimension.name: dimension for dimension in frozen}
         self._repairs: dict[ir.Node, list[Repair]] = {}
         self._places: dict[Any, dict[str, int]] = {}
@@ -91,7 +99,9 @@ class Rules:
         """Returns the substitutions for inputs of `node`, by position."""
         found: Substituted = {}
         for repair in self._repairs.get(node, ()):
-            substitution = None if repair.kind == "place" else self._repaired(repair, inputs[repair.position])
+            substitution = (
+                None if repair.kind == "place" else self._repaired(node, repair, inputs[repair.position], values)
+            )
             if substitution is not None:
                 found[repair.position] = substitution
         rule = _rule_of(node)
@@ -117,13 +127,15 @@ class Rules:
                 factor = expression.divided(size, freed) if isinstance(freed, expression.Size) else None
                 if not isinstance(factor, int):
                     continue
-                if not isinstance(node.graph, ir.Function):
-                    order = self._order(_input(node, 0), size, values) if factor > 1 or count > 1 else None
-                    return order or [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
-                if count == 1:  # a function does not see the inputs of the graph
-                    (dimension,) = some
-                    local = undivided if factor == 1 else undivided // factor
-                    return [Factor(dimension.size, local, dimension.name), Factor(factor)]
+                order = self._order(_input(node, 0), size, values) if factor > 1 or count > 1 else None
+                sources = [self._source(node, d, values) for d in some]
+                if order or None not in sources:
+                    own = [d.factor(Size((s,))) for d, s in zip(some, sources, strict=True) if s]
+                    return order or [*own, Factor(factor)]
+                if count > 1:
+                    raise OperatorError("a function's input does not tell the dimensions that were merged before it.")
+                local = undivided if factor == 1 else undivided // factor
+                return [some[0].factor(local), Factor(factor)]
         return [Factor(frozen, undivided)]
 
     def note_order(self, node: ir.Node, parts: list[list[Factor]]) -> None:
@@ -148,8 +160,19 @@ class Rules:
                 queue += [v for v in node.inputs if v is not None and v in values and v not in queue]
         return None
 
-    def _repaired(self, repair: Repair, value: Sized) -> Any:
-        dimension = Size((self._by_name[repair.name].source,))
+    def _source(self, node: ir.Node, dimension: Frozen, values: Values) -> Dimension | None:
+        """Returns an input with a dimension, and its axis: of the graph, or of the function that `node` is in."""
+        if node not in self._inner:
+            return dimension.source
+        size = values[dimension.source[0]].sizes[dimension.source[1]]
+        seen = [value for value in self._inner[node] if value in values and size in values[value].sizes]
+        return (seen[0], values[seen[0]].sizes.index(size)) if seen else None
+
+    def _repaired(self, node: ir.Node, repair: Repair, value: Sized, values: Values) -> Any:
+        source = self._source(node, self._by_name[repair.name], values)
+        if source is None:
+            return None
+        dimension = Size((source,))
         rank = len(value.shape)
         if repair.kind == "repeat":
             return Repeat(repair.index, dimension, rank, value.shape[repair.index] == 1)

@@ -381,10 +381,12 @@ def _search(
     """
     found: list[Repair] = []
     tried = 0
+    functions = graph.model.functions.values()
+    inner = {node: function.inputs for function in functions for node in function.all_nodes()}
 
     def attempt(more: Sequence[Repair]) -> tuple[SymbolicBuilder | None, NodeConflictError | None]:
         try:
-            walked = graph.run(Rules(frozen, [*found, *more]))
+            walked = graph.run(Rules(frozen, [*found, *more], inner))
             check_samples(walked, request)
         except NodeConflictError as error:
             return None, error

@@ -129,12 +129,13 @@ class SymbolicBuilder(Builder):
         return constants[value]
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node, after substitutions."""
+        """Returns the inputs of a node, after substitutions: those of the first call, for a node of a function."""
+        again = node in self.steps
         self._step += 1
         self.steps[node] = self._step
         if any(value is UNKNOWN for value in values):
             raise OperatorError("an input is not known.")
-        found = self._substitute(node, values, self.values)
+        found = self.substitutions.get(node, {}) if again else self._substitute(node, values, self.values)
         if not found:
             return list(values)
         self.substitutions[node] = found
