@@ -911,6 +911,11 @@ ROUNDED = {
         s = Shape(x)  f = Cast<to = 1>(s)  d = Sub(f, half)  m = Mul(d, f)  q = Div(m, other)  r = Ceil(q)
         y = Cast<to = 7>(r)
     }""",
+    "the larger of halves": """(float[n] x) => (int64[1] y)
+        <float half = {4096.5}, float least = {0.0}, float most = {3000.25}> {
+        s = Shape(x)  f = Cast<to = 1>(s)  d = Sub(half, f)  c = Clip(d, least, most)  m = Max(c, half)  r = Add(c, m)
+        y = Cast<to = 7>(r)
+    }""",
 }
 """Models that compute with floats that float32 rounds at large sizes."""
 
@@ -924,6 +929,21 @@ def test_floats_round_as_the_file_says(graph: str) -> None:
     for size in (1, 7, 4095, 4097, 4999, 5000, 9999):
         x = np.zeros(size, np.float32)
         assert module(torch.from_numpy(x)).tolist() == session.run(None, {"x": x})[0].tolist(), size
+
+
+def test_a_clipped_float_stays_a_size() -> None:
+    """As the widths that timm's `Conv2dSame` pads with, in files of the older exporter."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (float[m] y)
+        <float[1] wanted = {5.0}, float none = {0.0}, float two = {2.0}, int64[1] zero = {0}> {
+            s = Shape(x)  f = Cast<to = 1>(s)  d = Sub(wanted, f)  c = Clip(d, none)  h = Div(c, two)
+            b = Cast<to = 7>(h)  w = Concat<axis = 0>(b, zero)  y = Pad(x, w)
+        }"""
+    )
+    module = onnx2nn.load(model)
+    assert "torch.nn.functional.pad(" in module.code
+    for size in (0, 1, 2, 3, 5, 6, 9):
+        assert module(torch.ones(size)).tolist() == [0.0] * (max(5 - size, 0) // 2) + [1.0] * size
 
 
 @pytest.mark.parametrize("step", [-1, -2])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import fx
 
+from onnx2nn import functional
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.values.dim import Dim
 from onnx2nn.sizes import reals
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 _DIGITS = reals.DIGITS["float32"]
 _LARGEST_DENOMINATOR = 1 << 12
+
+_EXTREMES: dict[Callable[..., Any], tuple[Callable[..., int], str]] = {
+    functional.onnx2nn__SizeMax: (max, "most"),
+    functional.onnx2nn__SizeMin: (min, "least"),
+}
+"""Functions that give one of two numbers, of integers and as methods of sizes."""
 
 _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 
@@ -86,6 +93,8 @@ class Ratio:
         one, other = (n.numerator * (common // n.denominator) for n in (a, b))
         if function in _COMPARISONS:
             return function(one, other)
+        if function in _EXTREMES:
+            return cls._made(tracer, _extreme(function, one, other), common)
         if function in (operator.add, operator.sub):
             return cls._made(tracer, function(one, other), common)
         raise TraceError(f"{function.__name__} of a float computed from sizes")
@@ -158,6 +167,14 @@ class Ratio:
         self.tracer.guards.limit(reals.within(self.tracer.expr_of(self.numerator), limit))
         return -((-self.numerator * a) // b) if up else self.numerator * a // b
 
+    def most(self, other: Any) -> Any:
+        """Returns the larger of two numbers."""
+        return Ratio.computed(self.tracer, functional.onnx2nn__SizeMax, (self, other))
+
+    def least(self, other: Any) -> Any:
+        """Returns the smaller of two numbers."""
+        return Ratio.computed(self.tracer, functional.onnx2nn__SizeMin, (self, other))
+
     def __floor__(self) -> Any:
         self._check()
         return self._whole_part(False) if self.factor is not None else self.numerator // self.denominator
@@ -194,6 +211,14 @@ class Ratio:
     def __repr__(self) -> str:
         other = f"* {self.factor}" if self.factor is not None else f"/ {self.denominator!r}"
         return f"Ratio({self.numerator!r} {other})"
+
+
+def _extreme(function: Callable[..., Any], one: Any, other: Any) -> Any:
+    of_integers, method = _EXTREMES[function]
+    if isinstance(one, int) and isinstance(other, int):
+        return of_integers(one, other)
+    size, number = (one, other) if isinstance(one, Dim) else (other, one)
+    return getattr(size, method)(number)
 
 
 def _both(a: Any, b: Any) -> Any:
