@@ -35,6 +35,7 @@ from onnx2nn.sizes.expression import (
     truncated_divide,
 )
 from onnx2nn.sizes.facts import Facts
+from onnx2nn.sizes.linear import linear, slope
 from onnx2nn.sizes.printing import code_of
 from onnx2nn.sizes.rendering import Rendering
 from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum, parted
@@ -223,6 +224,24 @@ def test_a_number_is_the_product_of_its_common_factor_and_the_rest(tree: Tree, i
     for point, number in expected:
         first, second = (evaluated(part, as_given(symbols, point)) for part in (common, rest))
         assert first * second == number, f"{value!r}, {common!r} and {rest!r} at {point}"
+
+
+@RULES
+@given(numbers(3), st.integers(-3, 3).filter(bool), st.integers(-9, 9), st.integers(1, 3), _INTERVALS, _POINTS)
+def test_sizes_with_one_slope_differ_linearly(
+    tree: Tree, factor: int, summand: int, common: int, intervals: Any, points: Any
+) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    if not isinstance(value, Size):
+        reject()
+    one, other = value * factor + summand, value * common + 1
+    if not isinstance(one, Size) or not isinstance(other, Size):
+        reject()
+    assert slope(one) == slope(other)
+    a, b, c = linear(one, other)
+    for point, _ in expected:
+        number, of = (evaluated(size, as_given(symbols, point)) for size in (one, other))
+        assert (a * of + b) == number * c and c > 0, f"{one!r} of {other!r} at {point}"
 
 
 def _n(name: str = "n", least: int | None = 0, most: int | None = expression.MAX_DIMENSION) -> Any:

@@ -8,9 +8,13 @@ from onnx2nn.sizes.expression import Number, Terms, terms_of
 
 
 def slope(size: Number) -> Terms:
-    """Returns what a size has beside a constant, without a common factor; sizes with the same one differ linearly."""
+    """Returns what a size has beside a constant, without a common factor; sizes with the same one differ linearly.
+
+    The first coefficient is positive.
+    """
     terms = [(monomial, coefficient) for monomial, coefficient in terms_of(size).items() if monomial]
     common = math.gcd(*(coefficient for _, coefficient in terms))
+    common = -common if terms and terms[0][1] < 0 else common
     return tuple((monomial, coefficient // common) for monomial, coefficient in terms)
 
 
