@@ -415,7 +415,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
     parser.add_argument("--sized", action="store_true", help="with functions of sizes and choices by data")
     parser.add_argument("--modulated", action="store_true", help="with layers that activate the same second value")
-    parser.add_argument("--extended", action="store_true", help="with normalisations that activate their result")
+    parser.add_argument("--extended", action="store_true", help="with layers that do more than torch's plain ones")
     parser.add_argument("--attending", action="store_true", help="with attention by nn.MultiheadAttention")
     parser.add_argument("--weighted", action="store_true", help="with computations of weights alone")
     parser.add_argument("--backwards", action="store_true", help="with modules that declare first what they use last")

@@ -188,12 +188,38 @@ class ActivatedBatch(nn.BatchNorm1d):
         return F.silu(self.act(super().forward(x)))
 
 
+class Padded(nn.Conv1d):
+    """A convolution of steps in time that pads its input, more at the start, and activates its result."""
+
+    def __init__(self) -> None:
+        super().__init__(TIME, TIME, 4, groups=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().forward(F.pad(x, (2, 1))))
+
+
+class PaddedByModule(nn.Conv1d):
+    """A convolution of steps in time that has a module which pads."""
+
+    def __init__(self) -> None:
+        super().__init__(TIME, TIME, 3, bias=False)
+        self.padded = nn.ConstantPad1d((0, 2), 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.padded(x))
+
+
 EXTENDED: dict[str, Callable[[], nn.Module]] = {
     "activated_norm": ActivatedNorm,
     "activated_groups": ActivatedGroups,
     "activated_batch": ActivatedBatch,
+    "padded": Padded,
+    "padded_by_module": PaddedByModule,
+    "even": lambda: nn.Conv1d(TIME, TIME, 4, padding="same"),
+    "mirrored": lambda: nn.Conv1d(TIME, TIME, 3, padding=1, padding_mode="reflect"),
+    "repeated": lambda: nn.Conv1d(TIME, TIME, 3, padding=1, padding_mode="replicate"),
 }
-"""Normalisations that activate their result."""
+"""Layers that do more than torch's plain ones: normalisations that activate, and convolutions that pad."""
 
 
 class Attending(nn.Module):

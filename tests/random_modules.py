@@ -241,7 +241,7 @@ def draw_modulated(seed: int) -> Model:
 
 
 def draw_extended(seed: int) -> Model:
-    """Returns the random model of a seed, many of whose layers are normalisations that activate their result."""
+    """Returns the random model of a seed, many of whose layers do more than torch's plain ones."""
     return draw(seed, layers=[*LAYERS, *EXTENDED, *EXTENDED, *EXTENDED])
 
 

@@ -1,4 +1,4 @@
-"""Batch norms that their author extended by activations are blocks that are still batch norms."""
+"""Layers that their author extended, norms by activations and convolutions by padding, are blocks and still layers."""
 
 from __future__ import annotations
 
@@ -68,16 +68,66 @@ class Network(nn.Module):
         return torch.relu(self.last(x + 1))
 
 
+class Same(nn.Conv2d):
+    """Pads as much as the sizes of its input need, as timm's `Conv2dSame` does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        widths: list[int] = []
+        for axis in (1, 0):
+            size, kernel, stride = x.shape[2 + axis], self.kernel_size[axis], self.stride[axis]
+            more = ((size + stride - 1) // stride - 1) * stride + kernel - size
+            widths += [more // 2, more - more // 2]
+        return super().forward(F.pad(x, widths))
+
+
+class Held(nn.Conv2d):
+    """Calls a module that pads, as the first PyTorch port of EfficientNet does."""
+
+    def __init__(self, before: int, after: int):
+        super().__init__(before, after, 3, stride=2, bias=False)
+        self.static_padding = nn.ZeroPad2d((0, 1, 0, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.static_padding(x))
+
+
+class Padding(nn.Module):
+    """Convolutions that pad in ways of their own, and some that torch has; the last is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same, self.held = Same(3, 6, 3, stride=2), Held(6, 4)
+        self.even = nn.Conv2d(4, 4, (2, 4), padding="same", groups=2)
+        self.mirrored = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+        self.uneven = nn.Sequential(Same(4, 4, 2, stride=1), nn.ReLU())
+        self.again = Same(4, 4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.even(self.held(torch.relu(self.same(x))))
+        return self.again(torch.tanh(self.again(self.uneven(self.mirrored(x)))))
+
+
+NETWORKS = {"norms": Network, "convolutions": Padding}
+
+
 @pytest.fixture(params=sorted(EXPORTERS))
-def path(request: pytest.FixtureRequest) -> Path:
-    """The file of a network, by either exporter."""
-    return EXPORTERS[request.param]("extended", seeded(Network), _inputs(2), _inputs(3, 9))
+def exporter(request: pytest.FixtureRequest) -> str:
+    """The name of an exporter."""
+    return str(request.param)
+
+
+@pytest.fixture(params=sorted(NETWORKS))
+def original(request: pytest.FixtureRequest) -> nn.Module:
+    """A network."""
+    return seeded(NETWORKS[request.param]).eval()
 
 
 @pytest.fixture
-def original() -> nn.Module:
-    """The network."""
-    return seeded(Network).eval()
+def path(exporter: str, original: nn.Module) -> Path:
+    """The file of a network, by either exporter."""
+    return EXPORTERS[exporter](
+        f"extended_{type(original).__name__}", copy.deepcopy(original), _inputs(2), _inputs(3, 9)
+    )
 
 
 def _inputs(count: int, side: int = 7) -> tuple[torch.Tensor]:
@@ -87,6 +137,7 @@ def _inputs(count: int, side: int = 7) -> tuple[torch.Tensor]:
 GIVEN = {"first": (4, 6, 5, 5), "groups": (4, 6, 3, 3), "second": (4, 5), "last": (4, 5)}
 
 
+@pytest.mark.parametrize("original", ["norms"], indirect=True)
 def test_called_alone(path: Path, original: nn.Module) -> None:
     module = onnx2nn.load(path)
     module.load_state_dict(original.state_dict(), strict=True)
@@ -102,6 +153,32 @@ def test_called_alone(path: Path, original: nn.Module) -> None:
     assert (tree["calls"], tree["inside"]) == (15, 7)
 
 
+PADDED = {
+    "same": (2, 3, 11, 8),
+    "held": (2, 6, 5, 5),
+    "even": (2, 4, 3, 4),
+    "mirrored": (2, 4, 3, 4),
+    "uneven": (2, 4, 3, 4),
+    "uneven.0": (2, 4, 3, 4),
+    "again": (1, 4, 5, 3),
+}
+
+
+@pytest.mark.parametrize("original", ["convolutions"], indirect=True)
+def test_padding_is_in_the_layer(path: Path, original: nn.Module, exporter: str) -> None:
+    module = onnx2nn.load(path)
+    module.load_state_dict(original.state_dict(), strict=True)
+    for name, shape in PADDED.items():
+        layer, inputs = module.get_submodule(name), (torch.randn(shape),)
+        check_same(run(layer, inputs), run(original.get_submodule(name), inputs), name)
+        assert isinstance(layer, type(original.get_submodule(name)).__mro__[name not in ("even", "uneven", "mirrored")])
+    assert type(module.even) is type(module.mirrored) is nn.Conv2d
+    assert (module.even.padding, module.mirrored.padding_mode) == ("same", "reflect")
+    if exporter == "torchscript":  # the newer exporter makes one node of both
+        assert type(module.held.static_padding) is nn.ZeroPad2d
+
+
+@pytest.mark.parametrize("original", ["norms"], indirect=True)
 def test_in_training(path: Path, original: nn.Module) -> None:
     module = onnx2nn.load(path)
     original.train(), module.train()
@@ -176,3 +253,30 @@ def test_folded_by_the_optimiser() -> None:
     optimised = onnx2nn.optimize(module, "eager")
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in optimised.modules())
     check_same(run(optimised, other), run(original, other), "optimised")
+
+
+class Folded(nn.Module):
+    """A convolution that pads, and a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = Same(3, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x)))
+
+
+def test_a_batch_norm_behind_padding_is_folded(exporter: str) -> None:
+    """By the optimiser, and by the function of torch."""
+    original, inputs, other = seeded(Folded).eval(), (torch.randn(2, 3, 8, 8),), (torch.randn(3, 3, 9, 8),)
+    original.norm.running_mean.normal_()
+    original.norm.running_var.fill_(0.4)
+    module = onnx2nn.load(EXPORTERS[exporter]("extended_folded", copy.deepcopy(original), inputs, other))
+    expected = run(original, other)
+    check_same(run(module, other), expected, "the module")
+    optimised = onnx2nn.optimize(module, "eager")
+    assert not any(isinstance(layer, (nn.BatchNorm2d, fx.GraphModule)) for layer in optimised.children())
+    check_same(run(optimised, other), expected, "optimised")
+    if exporter == "dynamo":  # the older exporter folds the norm
+        fused = nn.utils.fusion.fuse_conv_bn_eval(module.conv, module.norm)
+        check_same((torch.relu(fused(*other)).detach(),), expected, "fused")

@@ -1356,7 +1356,7 @@ def test_layers_of_keras_have_its_names() -> None:
     layers = {name: type(layer).__name__ for name, layer in module.named_modules() if hasattr(layer, "onnx_op")}
     assert layers == {
         "digits_1.conv2d_1": "Conv2d",
-        "digits_1.conv2d_1_2": "Conv2d",
+        "digits_1.conv2d_1_2": "PaddedConv2d",
         "digits_1.depthwise_conv2d_1": "Conv2d",
         "digits_1.batch_normalization_2_1": "BatchNorm2d",
         "digits_1.conv2d_2_1": "Conv2d",

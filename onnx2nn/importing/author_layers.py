@@ -248,5 +248,5 @@ def _computes_more(node: ir.Node | None, module: str) -> bool:
     before = None if given is None else given.producer()
     around = [before] if before is not None and before.op_type not in ("Pad", "Constant") else []
     around += [use.node for output in node.outputs for use in output.uses()]
-    others = (other for other in around if other.op_type not in ("Cast", "Reshape"))
+    others = (other for other in around if other.op_type not in ("Cast", "Reshape", "Shape"))
     return any((at := place_of(other)) is not None and at.path == place.path for other in others)

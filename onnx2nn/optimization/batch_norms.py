@@ -11,6 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from onnx2nn.fx.blocks.extended_layers import ExtendedLayer, behind
 from onnx2nn.optimization.chains import Calls, Link, links, parts
+from onnx2nn.optimization.extended import open_convolutions
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _FOLDING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
@@ -20,10 +21,11 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def fold_batch_norms(root: nn.Module) -> None:
     """Folds the batch norms of a tree in evaluation mode; they are removed from it, or become `nn.Identity`.
 
-    Of one that its author extended, what is behind it stays.
+    Of one that its author extended, what is behind it stays; convolutions that he extended are opened before.
 
     Law: a batch norm with fixed statistics is a product and a sum for each channel, as is the layer's weight and bias.
     """
+    open_convolutions(root)
     calls = Calls(root)
     for part in parts(root):
         folded = [link for link in links(part) if _folds(link, calls)]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.blocks.extended_layers import function_of, plain_layer
+from onnx2nn.fx.blocks.extended_layers import function_of, plain_layer, settings_of
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import HOLDERS
@@ -131,7 +131,7 @@ def _inlined(
 ) -> Any:
     """Copies the calls of `module` to `flat`; returns its output. `repeat` has their notes in a further call."""
     inside_block = isinstance(module, Block)
-    layer = function_of(module) if flat.plain else None
+    layer, settings = function_of(module) if flat.plain else None, settings_of(module)
     nodes = [*module.graph.nodes]
     if repeat is None:
         repeat = [node.meta for node in nodes]
@@ -141,6 +141,9 @@ def _inlined(
         if node.op == "output":
             return fx.map_arg(node.args[0], known.__getitem__)
         if node in known or (layer is not None and node.op == "get_attr"):
+            continue
+        if node.op == "get_attr" and node.target in settings:
+            known[node] = settings[node.target]
             continue
         if layer is not None and node.target is layer:
             known[node] = _layer_call(flat, prefix, known[node.args[0]], meta)

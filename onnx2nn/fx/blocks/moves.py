@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Set
 from typing import Any
 
@@ -12,6 +11,7 @@ from onnx2nn.fx.blocks.merged_values import compute_apart
 from onnx2nn.fx.blocks.owners import copy_for_users, place
 from onnx2nn.fx.blocks.scopes import (
     Scoped,
+    arithmetic,
     around_chain,
     dimension_of,
     is_size,
@@ -22,7 +22,7 @@ from onnx2nn.fx.blocks.scopes import (
 from onnx2nn.fx.tracing.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path, around_of, common
 from onnx2nn.sizes.expression import Size
-from onnx2nn.sizes.linear import linear, slope
+from onnx2nn.sizes.linear import slope
 
 
 def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
@@ -222,14 +222,8 @@ def _computed_of(program: Scoped, node: fx.Node, size: Size, place: tuple[fx.Nod
     steps = [graph.create_node("call_method", "size", place)]
     dimension = dimension_of(program, steps[0])
     assert dimension is not None, "its slope is that of the size"
-    factor, summand, divisor = linear(size, program.settled(dimension))
-    for function, number, idle in (
-        (operator.mul, factor, 1),
-        (operator.add, summand, 0),
-        (operator.floordiv, divisor, 1),
-    ):
-        if number != idle:
-            steps.append(graph.create_node("call_function", function, (steps[-1], number)))
+    for function, number in arithmetic(size, program.settled(dimension)):
+        steps.append(graph.create_node("call_function", function, (steps[-1], number)))
     for step in steps:
         step.meta.update(node.meta)
     return steps

@@ -20,9 +20,10 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at, own_buffers, own_parameters
 from onnx2nn.fx.values.spec import Spec
-from onnx2nn.ground.naming import identifier, split_scopes
+from onnx2nn.ground.naming import identifier, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path, around_of
 from onnx2nn.sizes.expression import Number, Size
+from onnx2nn.sizes.linear import linear
 from onnx2nn.sizes.selection import maximum, minimum
 
 MOVED = "onnx_moved"
@@ -393,6 +394,25 @@ def parsed_list(text: str) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
+def is_call(place: Path, other: Path) -> bool:
+    """Returns whether two scopes are calls of one module: torch's older exporter numbers the calls."""
+    return len(place) == len(other) and all(map(_is_step, place, other))
+
+
+def _is_step(step: str, other: str) -> bool:
+    names = {step_name(step), step_name(without_call_number(step))}
+    return not names.isdisjoint((step_name(other), step_name(without_call_number(other))))
+
+
+def name_inside(node: fx.Node, base: Path, declared: Mapping[fx.Node, Path | None]) -> str | None:
+    """Returns the name of the module in `base` that a call is in; empty in that module itself, and None elsewhere."""
+    place, noted = declared.get(node) or (), noted_modules(node)
+    inside = place[len(base) :]
+    if not is_call(place[: len(base)], base) or len(inside) > 1 or (noted and base not in noted):
+        return None
+    return step_name(inside[0]) if inside else ""
+
+
 def is_size(node: fx.Node) -> bool:
     """Returns whether a node reads a size or the device of a tensor, which the import does once for all uses."""
     return (node.op == "call_method" and node.target == "size") or node.target is getattr
@@ -406,6 +426,13 @@ def dimension_of(program: Scoped, node: fx.Node) -> Size | None:
             size = None if spec is None or spec.shape is None else spec.shape[axis]
             return size if isinstance(size, Size) else None
     return None
+
+
+def arithmetic(size: Size, dimension: Number) -> list[tuple[Callable[..., Any], int]]:
+    """Returns what computes a size of a dimension with the same slope: functions, each with its second argument."""
+    factor, summand, divisor = linear(size, dimension)
+    steps = ((operator.mul, factor, 1), (operator.add, summand, 0), (operator.floordiv, divisor, 1))
+    return [(function, number) for function, number, idle in steps if number != idle]
 
 
 def size_expressions(program: Scoped, known: Set[fx.Node]) -> dict[fx.Node, Size]:
