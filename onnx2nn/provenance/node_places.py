@@ -7,6 +7,7 @@ import functools
 import onnx_ir as ir
 
 from onnx2nn.ground.naming import without_call_number
+from onnx2nn.ground.shared_scopes import SharedScope, numbered
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.exporter_metadata import Place
 from onnx2nn.provenance.weight_keys import WeightKeys
@@ -17,6 +18,8 @@ class NodePlaces:
 
     def __init__(self, keys: WeightKeys):
         self._keys = keys
+        self._positions: dict[ir.Node, int] = {}
+        self._scopes: dict[str, SharedScope[str]] = {}
 
     def __call__(self, node: ir.Node) -> Place | None:
         """Returns the module in which `node` stands, under its full path; None where the file does not say."""
@@ -25,6 +28,10 @@ class NodePlaces:
             return place
         outer, inner = place.path, ""
         while outer and not self._full_paths.get(outer):
+            if inner and outer in self._scopes and node in self._positions:
+                name, number = numbered(inner)
+                if (module := self._scopes[outer].module_of(self._positions[node], number)) is not None:
+                    return place._replace(path=f"{module}{name}")
             outer, _, last = outer.rpartition(".")
             inner = f".{last}{inner}"
         return place._replace(path=f"{self._full_paths[outer]}{inner}") if outer else place
@@ -39,14 +46,18 @@ class NodePlaces:
         """
         keys = self._keys
         found: dict[str, str] = {}
-        for node in keys.graph if not keys.author.listed else ():
+        for position, node in enumerate(keys.graph if not keys.author.listed else ()):
+            self._positions[node] = position
             for value in node.inputs:
                 key = value.name if value is not None and value.is_initializer() else None
                 if key is None or key not in keys.author.names or not (node.name or "").startswith("/"):
                     continue
                 place = exporter_metadata.place_of(node)
-                for scope, module in _shortened(place.path, key.rpartition(".")[0]) if place is not None else ():
+                if place is None:
+                    continue
+                for scope, module in _shortened(place.path, key.rpartition(".")[0]):
                     found[scope] = module if found.get(scope, module) == module else ""
+                    self._scopes.setdefault(scope, SharedScope()).add(position, module, numbered(place.path)[1])
         return found
 
 

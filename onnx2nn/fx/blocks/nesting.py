@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import Block, NumberedBlock, class_of
+from onnx2nn.fx.blocks.elsewhere import called_from_elsewhere
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.extended_layers import calls_made, extend_layers
 from onnx2nn.fx.blocks.moves import assign
@@ -21,7 +22,6 @@ from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
     Scoped,
-    called_from_elsewhere,
     complete_scopes,
     declared_classes,
     declared_scopes,

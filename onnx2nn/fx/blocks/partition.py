@@ -139,11 +139,12 @@ class _Divider(regions.Divider[fx.Node, Region]):
         hidden = GRAPH_MEMBERS.intersection(members_of(self.program.module(path)))
         if hidden:
             return f"modules with a graph have a member {min(hidden)!r} already"
-        numbered = path in self.program.numbered
+        numbered, called = path in self.program.numbered, path in self.program.called
         region.slots = self._slots(region) if numbered or _is_series(region) else None
+        if region.slots and None in region.slots.values() and self.program.noted and not called:
+            region.slots = None  # of a list, its author may call what the file lacks with another value
         if not region.outputs:
             return "nothing outside uses a value of it"
-        called = path in self.program.called
         if isinstance(self.program.module(path), nn.ModuleDict):
             return DICTIONARY
         if not called and self.program.noted and len(region.outputs) > 1 and self._holds_modules(path, region):

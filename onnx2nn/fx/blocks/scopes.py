@@ -21,7 +21,7 @@ from onnx2nn import functional
 from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at, own_buffers, own_parameters
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.naming import identifier, split_scopes, without_call_number
-from onnx2nn.importing.regions import Path, around_of
+from onnx2nn.importing.regions import Path
 from onnx2nn.sizes.expression import Number, Size
 from onnx2nn.sizes.linear import linear
 from onnx2nn.sizes.selection import maximum, minimum
@@ -248,36 +248,6 @@ def names_argument(node: fx.Node, value: fx.Node) -> bool | None:
 def is_named(modules: Modules) -> bool:
     """Returns whether the modules around a call are the author's, by the name of the outermost."""
     return not modules[0] or not modules[0][0].startswith("_")
-
-
-def called_from_elsewhere(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> dict[fx.Node, Path]:
-    """Returns the scopes of calls in modules that stand elsewhere in the tree than in the module that calls them.
-
-    Torch's older exporter writes such a scope as the caller's, `blocks.0`, and the name that the module has where it
-    stands, `gate`: its layer `gate.conv` is in `blocks.0.gate.conv`, and its functions in `blocks.0.gate`. Constants
-    that it made are where the scope says, so that a module which holds nothing else is none of the author's.
-    """
-    homes: dict[Path, Path] = {}
-    for node, scope in declared.items():
-        if node.op != "call_module" or not scope or (place := path_of(node.target)) == scope:
-            continue
-        end = 1
-        while end < min(len(scope), len(place)) and scope[-end - 1] == place[-end - 1] and scope[-end] == place[-end]:
-            homes.setdefault(scope[:-end], place[:-end])
-            end += 1
-    if not homes:
-        return {}
-    found = dict[fx.Node, Path]()
-    layers = {path_of(node.target) for node in program.graph.find_nodes(op="call_module", sort=False)}
-    weights = (path_of(key) for key, kept in program.persistent.items() if kept and key not in program.made)
-    there = layers | around_of([*layers, *weights])
-    homes = {scope: place for scope, place in homes.items() if scope not in there}
-    for node, scope in declared.items():
-        around = (scope[:end] for end in range(1, len(scope) + 1)) if scope else ()
-        called = next((path for path in around if path in homes), None)
-        if scope and called is not None:
-            found[node] = (*homes[called], *scope[len(called) :])
-    return found
 
 
 def complete_scopes(program: Scoped) -> None:

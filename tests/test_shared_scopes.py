@@ -1,0 +1,88 @@
+"""Modules of which a file's scopes do not tell one from another, or what was called: weights and their order do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from realmodels import EXPORTERS, check_same, export_dynamo, run, seeded
+from torch import nn
+
+import onnx2nn
+
+
+class Residual(nn.Module):
+    """A residual block, with a convolution beside it where its channels change."""
+
+    def __init__(self, channels: int, more: int):
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(2, channels), nn.Conv2d(channels, more, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(2, more), nn.Conv2d(more, more, 3, padding=1)
+        self.shortcut = None if channels == more else nn.Conv2d(channels, more, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.conv1(torch.sigmoid(self.norm1(x)))
+        h = self.conv2(torch.sigmoid(self.norm2(h)))
+        return h + (x if self.shortcut is None else self.shortcut(x))
+
+
+class Levels(nn.Module):
+    """Modules without a forward hold the blocks, as in the encoders of diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 6)
+        self.down = nn.ModuleList()
+        for channels, more in ((4, 4), (4, 6), (6, 6)):
+            level = nn.Module()
+            level.block = nn.ModuleList([Residual(channels, more), Residual(more, more)])
+            level.pool = nn.Conv2d(more, more, 3, stride=2, padding=1)
+            self.down.append(level)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for level in self.down:
+            for block in level.block:
+                x = block(x)
+            x = level.pool(x)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_modules_with_one_scope(exporter: str) -> None:
+    """The older exporter writes `block.0` for all of them, with the number of the call, and layers that some lack."""
+    original = seeded(Levels).eval()
+    inputs = (torch.randn(2, 3, 16, 24),)
+    module = onnx2nn.load(EXPORTERS[exporter]("levels", original, inputs, (torch.randn(1, 3, 32, 16),)))
+    assert module.state_dict().keys() == original.state_dict().keys()
+    for key, value in original.state_dict().items():
+        assert torch.equal(module.state_dict()[key], value), key
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    for name, block in original.named_modules():
+        if isinstance(block, Residual):
+            given = (torch.randn(2, block.norm1.num_channels, 5, 7),)
+            check_same(run(module.get_submodule(name), given), run(block, given), name)
+
+
+class Fused(nn.Module):
+    """A list of which one module gives its value as it is, to another call than that of the next module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.fuse = nn.ModuleList([nn.Identity(), nn.Sequential(nn.Conv2d(4, 3, 1), nn.Upsample(scale_factor=2))])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fuse[0](x) + self.fuse[1](self.first(x))
+
+
+def test_a_list_whose_first_module_is_in_no_file() -> None:
+    original, inputs = seeded(Fused), (torch.randn(2, 3, 8, 8),)
+    module = onnx2nn.load(export_dynamo("fused", original, inputs, (torch.randn(3, 3, 16, 12),)))
+    module.load_state_dict(original.state_dict(), strict=True)
+    check_same(run(module, inputs), run(original, inputs), "the import")
+    assert not isinstance(module.fuse, nn.Sequential)
+    given = (torch.randn(2, 4, 5, 5),)
+    check_same(run(module.fuse.get_submodule("1"), given), run(original.fuse[1], given), "the sequence")
