@@ -1938,3 +1938,43 @@ def test_each_of_several_sequentials_begins_with_an_activation(exporter: str) ->
     for path in ("ops.0", "ops.1"):
         given = torch.randn(2, 4, 5, 5)
         check_same(run(module.get_submodule(path), (given,)), run(original.get_submodule(path), (given,)), path)
+
+
+class Crossed(nn.Module):
+    """An attention whose second argument gives the first operand of its product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.other, self.query, self.key = nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y = self.norm(x), self.other(y)
+        return torch.softmax(self.query(y) @ self.key(x).transpose(1, 2), -1) @ x
+
+
+class Crossing(nn.Module):
+    """Layers that take two tensors of one shape, neither of which is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.layers = nn.ModuleList([Crossed(), Crossed()])
+        with torch.no_grad():  # equal weights of all layers are one in the newer exporter's file
+            for parameter in self.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, y = self.first(x), self.second(x)
+        for layer in self.layers:
+            x = layer(x, y)
+        return x
+
+
+@both
+def test_arguments_are_in_the_order_in_which_the_author_uses_them(exporter: str) -> None:
+    original = seeded(Crossing)
+    module = onnx2nn.load(EXPORTERS[exporter]("crossing", original, _inputs(2), _inputs(3, 7)))
+    check_same(run(module, _inputs(3)), run(original, _inputs(3)), "the import")
+    x, y = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    for ours, theirs in zip(module.layers, original.layers, strict=True):
+        check_same(run(ours, (x, y)), run(theirs, (x, y)), "a layer")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
-from realmodels import EXPORTERS, check_same, export_dynamo, run, seeded
+from realmodels import EXPORTERS, check_same, export_dynamo, run, run_onnxruntime, seeded
 from torch import nn
 
 import onnx2nn
+from onnx2nn.fx.blocks.flattening import flattened
 
 
 class Residual(nn.Module):
@@ -86,3 +90,42 @@ def test_a_list_whose_first_module_is_in_no_file() -> None:
     assert not isinstance(module.fuse, nn.Sequential)
     given = (torch.randn(2, 4, 5, 5),)
     check_same(run(module.fuse.get_submodule("1"), given), run(original.fuse[1], given), "the sequence")
+
+
+class Again(nn.Module):
+    """One activation at several places of a sequence, the last one too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.ReLU()
+        self.body = nn.Sequential(nn.Conv2d(4, 6, 1), act, nn.Conv2d(6, 6, 1), act, nn.Conv2d(6, 4, 1), act)
+        self.last = nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.body(x) - x)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_one_activation_at_several_places_of_a_sequence(exporter: str, tmp_path: Path) -> None:
+    """The older exporter names it after the first place."""
+    original, inputs = seeded(Again), (torch.randn(2, 4, 3, 5),)
+    module = onnx2nn.load(EXPORTERS[exporter]("again", original, inputs, (torch.randn(3, 4, 6, 6),)))
+    module.load_state_dict(original.state_dict(), strict=True)
+    expected = run(original, inputs)
+    check_same(run(module, inputs), expected, "the import")
+    check_same(run(module.body, inputs), run(original.body, inputs), "the sequence")
+    assert isinstance(module.body, nn.Sequential) and len(module.body) == 6
+    if exporter == "torchscript":
+        seen: list[torch.Tensor] = []
+        module.body[1].register_forward_hook(lambda _, given, result: seen.append(result))
+        run(module, inputs)
+        assert len(seen) == 3
+    check_same(run(flattened(module), inputs), expected, "the flat program")
+    check_same(run(onnx2nn.optimize(module, "eager"), inputs), expected, "the faster module")
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    check_same(run_onnxruntime(tmp_path / "again.onnx", inputs), expected, "the file")
+    onnx2nn.to_python(module, tmp_path / "source")
+    spec = importlib.util.spec_from_file_location("again_source", tmp_path / "source/model.py")
+    source = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source)
+    check_same(run(source.load_model(), inputs), expected, "the source")

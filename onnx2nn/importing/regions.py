@@ -280,10 +280,30 @@ class Divider(Generic[N, R]):
         """Returns the values that a region uses of others."""
         inside = region.nodes
         inputs = {arg: None for item in region.items for arg in self.inputs[item] if arg not in inside}
+        kinds: dict[Hashable, list[N]] = {}
+        for value in inputs:
+            kinds.setdefault(self._kind(value), []).append(value)
+        alike = {
+            kind: iter(sorted(values, key=lambda value: self._first_use(value, region)) if kind is not None else values)
+            for kind, values in kinds.items()
+        }
+        inputs = {next(alike[self._kind(value)]): None for value in inputs}
         placeholders = [node for node in inputs if node.op == "placeholder"]
         if len(placeholders) > 1:  # the model's own inputs come first, in their order
             inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
         return sorted(inputs, key=lambda node: node.op == "get_attr")
+
+    def _kind(self, value: N) -> Hashable:
+        """Returns what is equal for arguments that could be exchanged unnoticed: they stand as the program uses them.
+
+        None for any other argument; these stand as the calls of the region, which its results order, use them.
+        """
+        return None
+
+    def _first_use(self, value: N, region: R) -> int:
+        """Returns where the program first goes on with a value in a region."""
+        users = [user for user in value.users if user in region.nodes]
+        return min(self.position[user] for user in [*filter(self._goes_on, users)] or users)
 
 
 def _canonical(items: list[Item], ends: Iterable[Item], before: Mapping[Item, Sequence[Item]]) -> list[Item]:

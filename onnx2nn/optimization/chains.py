@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
+from onnx2nn.fx.modules.module_tree import children_of
+
 
 @dataclass(frozen=True)
 class Link:
@@ -58,7 +60,7 @@ def parts(root: nn.Module) -> list[fx.GraphModule | nn.Sequential]:
 def links(part: fx.GraphModule | nn.Sequential) -> Iterator[Link]:
     """Yields the calls of layers in a module whose input is a result that nothing else reads."""
     if isinstance(part, nn.Sequential):
-        layers = [(name, layer) for name, layer in part.named_children() if type(layer) is not nn.Identity]
+        layers = [(name, layer) for name, layer in children_of(part).items() if type(layer) is not nn.Identity]
         for (_, previous), (name, layer) in itertools.pairwise(layers):
             yield Link(previous, layer, part, name, None)
         return

@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import first_line
+from onnx2nn.fx.modules.module_tree import children_of
 from onnx2nn.verification.module_runs import to_tensor
 
 _MOST_RUNS, _ENOUGH_SECONDS = 5, 1.0
@@ -96,7 +97,7 @@ class _Program(fx.Interpreter):
             value = _Program(called, path, self._run, self._visit).run(*args, **kwargs)
         elif type(called) is nn.Sequential:
             (value,) = args
-            for name, inner in called.named_children():
+            for name, inner in children_of(called).items():
                 started = time.perf_counter()
                 value = self._call(inner, joined(path, name), (value,), {})
                 self._note(path, name, value, time.perf_counter() - started)

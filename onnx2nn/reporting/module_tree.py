@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from onnx2nn.fx.modules.module_tree import children_of
 from onnx2nn.reporting.model_report import Call, FileNode, Module, Weight
 from onnx2nn.reporting.module_runs import Measured, ModuleRun, joined
 
@@ -76,7 +77,7 @@ class ModuleTree:
             entry.code = self._program(module.code.strip())
         elif type(module) is nn.Sequential and len(module) and _is_called(self._run, path):
             entry.calls.append(Call("input", "input", "input", None, []))
-            for name, _ in module.named_children():
+            for name in children_of(module):
                 meta = getattr(module, "onnx_calls", {}).get(name, {})
                 last = len(entry.calls) - 1
                 entry.calls.append(self._made(path, name, "module", joined(path, name), [last], meta))

@@ -14,6 +14,7 @@ from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.blocks.extended_layers import function_of, plain_layer, settings_of
 from onnx2nn.fx.blocks.program import REPEAT
 from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
+from onnx2nn.fx.modules.module_tree import children_of
 from onnx2nn.importing.plan import HOLDERS
 from onnx2nn.importing.regions import Path
 
@@ -205,7 +206,7 @@ def _series(
     """Copies the calls of an `nn.Sequential` to `flat`; returns its output. `repeat` has their notes, as above."""
     notes: Mapping[str, Mapping[str, Any]] = getattr(module, "onnx_calls", {}) if repeat is None else repeat
     (value,) = given
-    for name, inner in module.named_children():
+    for name, inner in children_of(module).items():
         path = (*prefix, name)
         if not inline(path, inner):
             value = flat.graph.call_module(".".join(path), (value,))

@@ -17,7 +17,7 @@ from onnx2nn.fx.blocks.elsewhere import called_from_elsewhere
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.extended_layers import calls_made, extend_layers
 from onnx2nn.fx.blocks.moves import assign
-from onnx2nn.fx.blocks.partition import Partition, Region, divide
+from onnx2nn.fx.blocks.partition import Partition, Region, divide, member_of
 from onnx2nn.fx.blocks.program import REPEAT, Call, Notes, Program, Value
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
@@ -271,7 +271,7 @@ class _Nesting:
                 kind, options = found
                 child = kind(**options)
             else:
-                child = held[name]
+                child = held[member_of(item, name)]
             if isinstance(item, fx.Node):
                 calls[name] = dict(item.meta)
             set_child(result, name, child)

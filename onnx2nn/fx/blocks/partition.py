@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Scoped, is_size, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
 from onnx2nn.fx.modules.module_tree import children_of, is_persistent, members_of, own_buffers, own_parameters
 from onnx2nn.fx.tracing.held_state import GRAPH_MEMBERS
 from onnx2nn.ground.naming import without_call_number
@@ -91,6 +91,7 @@ class _Divider(regions.Divider[fx.Node, Region]):
         self.reads: dict[Path, list[fx.Node]] = {}
         for node in program.graph.find_nodes(op="get_attr"):
             self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
+        self.numbers = numbers(program.graph)
         self.called = {path_of(node.target) for node in program.graph.find_nodes(op="call_module")}
 
     def region(self, path: Path, items: list[Item]) -> Region:
@@ -106,6 +107,13 @@ class _Divider(regions.Divider[fx.Node, Region]):
     def _goes_on(self, user: fx.Node) -> bool:
         """Returns whether a node computes with a value, where others return it or read its sizes."""
         return super()._goes_on(user) and not is_size(user)
+
+    def _kind(self, value: fx.Node) -> Hashable:
+        """Returns the type and shape of a tensor, None for a number or a weight."""
+        spec = self.program.specs.get(value)
+        if value in self.numbers or value.op == "get_attr" or spec is None or spec.shape is None:
+            return None
+        return (spec.dtype, *spec.shape)
 
     def _is_state(self, value: fx.Node, results: Collection[fx.Node]) -> bool:
         """Returns whether a result is the state of a cell, of which another result is the gated activation."""
@@ -213,6 +221,9 @@ class _Divider(regions.Divider[fx.Node, Region]):
         kept = {name for name, item in slots.items() if isinstance(item, Region) or (item and item.op == "call_module")}
         if any((*path, name) in self.called for name in slots.keys() - kept):
             return None  # the module there is called outside, and its value is merged with that of a call here
+        again = (inner for name, item in slots.items() if item and (inner := member_of(item, name)) != name)
+        if any(children_of(holder)[inner].state_dict() for inner in again):
+            return None  # keys of the second number, which the file lacks
         own = any(is_persistent(holder, name) for name in own_buffers(holder))
         if own or any(inner.state_dict() for name, inner in children_of(holder).items() if name not in kept):
             return None
@@ -285,6 +296,13 @@ def _given(item: Item) -> list[fx.Node]:
     return found
 
 
+def member_of(item: Item, slot: str) -> str:
+    """Returns the name of the module of a slot in its container; an activation of a slot has the slot's name."""
+    if isinstance(item, Region):
+        return item.path[-1]
+    return path_of(item.target)[-1] if item.op == "call_module" else slot
+
+
 _GAP = 16
 """Longest gap in the numbers of a Sequential that is filled with identities; a longer gap has another reason."""
 
@@ -304,7 +322,7 @@ def _slots(region: Region) -> dict[str, Item | None] | None:
         return None
     value = region.inputs[0]
     slots: dict[str, Item | None] = {}
-    pending: list[fx.Node] = []
+    pending: list[Item] = []
     for item in region.items:
         produced = _link(value, item, value is region.inputs[0])
         if produced is None:
@@ -314,7 +332,12 @@ def _slots(region: Region) -> dict[str, Item | None] | None:
             pending.append(item)
             continue
         path = item.path if isinstance(item, Region) else path_of(item.target)
-        if path[:-1] != region.path or path[-1] in slots or not _fill(slots, pending, path[-1]):
+        if path[:-1] != region.path:
+            return None
+        if path[-1] in slots:  # the module is there under two numbers
+            pending.append(item)
+            continue
+        if not _fill(slots, pending, path[-1]):
             return None
         slots[path[-1]], pending = item, []
     ends = region.outputs == [value] if region.path else _is_root_output(value)
@@ -346,10 +369,10 @@ def _is_root_output(value: fx.Node) -> bool:
     return [user.args[0] for user in value.users if user.op == "output"] == [value]
 
 
-def _fill(slots: dict[str, Item | None], pending: list[fx.Node], name: str | None) -> bool:
-    """Puts activations into the free numbers before `name`; returns whether they fit.
+def _fill(slots: dict[str, Item | None], pending: list[Item], name: str | None) -> bool:
+    """Puts activations, and modules that are called again, into the free numbers before `name`.
 
-    The names are numbers that ascend, or none of them is a number.
+    Returns whether they fit. The names are numbers that ascend, or none of them is a number.
     """
     last = next(reversed(slots), "")
     start = int(last) + 1 if last.isdecimal() else 0

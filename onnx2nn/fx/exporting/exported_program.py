@@ -24,6 +24,7 @@ from onnx2nn.fx.exporting.recurrent_operators import (
 )
 from onnx2nn.fx.exporting.traced_numbers import keep_double
 from onnx2nn.fx.modules.deferred import DeferredModule
+from onnx2nn.fx.modules.module_tree import children_of
 from onnx2nn.layers import FakeQuantize
 
 
@@ -176,7 +177,9 @@ def _exported_module(module: nn.Module) -> nn.Module:
     if isinstance(module, If):
         return _exported(module)
     if isinstance(module, nn.Sequential):
-        return nn.Sequential(OrderedDict((name, _exported_module(inner)) for name, inner in module.named_children()))
+        return nn.Sequential(
+            OrderedDict((name, _exported_module(inner)) for name, inner in children_of(module).items())
+        )
     if not isinstance(module, DeferredModule):
         return module
     graph: fx.Graph = DeferredModule.graph.fget(module)  # type: ignore[attr-defined]  # mypy sees the value, not the property

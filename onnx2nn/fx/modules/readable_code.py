@@ -8,6 +8,8 @@ from typing import cast
 
 from torch import nn
 
+from onnx2nn.fx.modules.module_tree import children_of
+
 
 def readable(code: str, module: nn.Module) -> str:
     """Returns the source of a program in which lists are indexed, slices are slices, and no value is released.
@@ -90,8 +92,8 @@ def _is_item(container: object, name: str) -> bool:
     """Returns whether a module in a list has the name of its index."""
     if not _is_indexed(container) or not name.isdecimal():
         return False
-    children = cast(nn.Module, container).named_children()
-    return name in [key for index, (key, _) in enumerate(children) if key == str(index)]
+    children = children_of(cast(nn.Module, container))
+    return name in [key for index, key in enumerate(children) if key == str(index)]
 
 
 def _is_slice(node: ast.expr) -> bool:
