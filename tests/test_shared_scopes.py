@@ -129,3 +129,52 @@ def test_one_activation_at_several_places_of_a_sequence(exporter: str, tmp_path:
     source = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(source)
     check_same(run(source.load_model(), inputs), expected, "the source")
+
+
+class Masked(nn.Module):
+    """A layer that makes a mask for an image, of which it has the pixels in one dimension."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.linear, self.start = nn.Linear(4, 4), start
+
+    def forward(self, x: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        image = self.linear(x).view(x.shape[0], height, width, 4)
+        mask, number = torch.zeros((1, height, width, 1)), 10 * self.start
+        for rows in (slice(0, -2), slice(-2, -self.start), slice(-self.start, None)):
+            for columns in (slice(0, -2), slice(-2, None)):
+                mask[:, rows, columns, :] = number
+                number += 1
+        return x + (image * mask).view(x.shape[0], height * width, 4)
+
+
+class Masks(nn.Module):
+    """Each layer makes the mask, of which the older exporter writes the zeros and their sizes once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layers = nn.Conv2d(3, 4, 1), nn.ModuleList([Masked(0), Masked(1)])
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[2:]
+        x = self.first(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = layer(x, height, width)
+        return x
+
+
+def test_a_layer_does_not_give_the_mask_that_it_makes() -> None:
+    """The next layer makes its own, of the sizes and not of the dimensions of that one."""
+    original, inputs = seeded(Masks), (torch.randn(2, 3, 5, 6),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("masks", original, inputs, (torch.randn(3, 3, 4, 7),)))
+    module.load_state_dict(original.state_dict(), strict=True)
+    seen: list[object] = []
+    for layer in module.layers:
+        layer.register_forward_hook(lambda _, given, result: seen.append(result))
+    for given in (inputs, (torch.randn(1, 3, 7, 4),)):
+        check_same(run(module, given), run(original, given), "the import")
+    assert len(seen) == 4
+    assert all(isinstance(result, torch.Tensor) for result in seen), "a layer gives a mask too"

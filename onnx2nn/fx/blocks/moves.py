@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Set
 from typing import Any
 
+import torch
 from torch import fx
 
 from onnx2nn.fx.blocks.merged_values import compute_apart
@@ -44,12 +45,28 @@ def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     compute_apart(program, declared)
     _check_inputs_first(program)
     if any(map(is_size, program.graph.nodes)):  # numbers are computed of sizes alone
+        _use_given_sizes(program)
         _compute_sizes_near_their_use(program)
         _read_devices_near_their_use(program)
         _read_sizes_near_their_use(program)
         _read_computed_sizes(program)
         _compute_sizes_of_dimensions(program)
     _move_out(program)
+
+
+_MAKERS = (torch.zeros, torch.ones, torch.full)
+
+
+def _use_given_sizes(program: Scoped) -> None:
+    """Uses the number that a tensor was made with in place of its size, which a mask is computed of in every layer."""
+    for node in [node for node in program.graph.nodes if is_size(node)]:
+        made = node.args[0]
+        if isinstance(made, fx.Node) and made.target in _MAKERS and isinstance(sizes := made.args[0], list):
+            number = sizes[node.args[1]]
+            if isinstance(number, fx.Node):
+                node.replace_all_uses_with(number)
+                program.graph.erase_node(node)
+                del program.scope[node]
 
 
 def _compute_sizes_near_their_use(program: Scoped) -> None:
