@@ -689,3 +689,28 @@ def test_an_activation_that_the_exporter_merged_stays_in_each_sequential(exporte
     source = _check(module, tmp_path, inputs, (torch.randn(5, 4), torch.randn(5, 3)))
     assert "Identity" not in source
     assert source.count("nn.Sequential(nn.SiLU(), nn.Linear(4, 4))") == 1
+
+
+def test_a_quantiser_in_a_layer(tmp_path: Path) -> None:
+    """The file's names put it between the rows that GPT-2's layer makes of its input and the product."""
+    text = """<ir_version: 8, opset_import: ["": 17], producer_name: "pytorch">
+        g (float[n, 3, 4] x) => (float[n, 3, 6] y)
+        <float step = {0.1}, uint8 zero = {128}, float[4, 6] w, float[6] b> {
+            rows = Constant <value = int64[2] {-1, 4}> () flat = Reshape (x, rows)
+            integers = QuantizeLinear (flat, step, zero) rounded = DequantizeLinear (integers, step, zero)
+            sums = Gemm (rounded, w, b) back = Constant <value = int64[3] {-1, 3, 6}> () y = Reshape (sums, back) }"""
+    model = onnx.parser.parse_model(text)
+    generator = np.random.default_rng(0)
+    names = {"w": "mix.weight", "b": "mix.bias", "step": "/mix/Reshape_scale", "zero": "/mix/Reshape_zero_point"}
+    del model.graph.initializer[2:]
+    for name, shape in (("mix.weight", (4, 6)), ("mix.bias", (6,))):
+        array = generator.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for number, node in enumerate(model.graph.node):
+        node.name = f"/mix/{node.op_type}_{number}"
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    module = onnx2nn.load(model)
+    assert [name for name, _ in module.mix.named_children()]
+    _check(module, tmp_path, (torch.randn(2, 3, 4),))

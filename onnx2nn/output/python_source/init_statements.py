@@ -145,11 +145,12 @@ class InitStatements:
         return self.values.expression(value, path[-1])
 
     def added(self) -> list[tuple[str, str, Expression]]:
-        """Returns the statements that add parameters to layers whose constructors do not make them."""
+        """Returns the statements that add parameters and modules to layers whose constructors do not make them."""
         found: list[tuple[str, str, Expression]] = []
-        for path, parameter in self.layout.added:
+        for path, value in self.layout.added:
             if self.layout.class_around(path[:-2]) == self.path:
-                found.append(("tie", "", self._assignment(path, self.parameter(parameter))))
+                made = self.module(path) if isinstance(value, nn.Module) else self.parameter(value)
+                found.append(("tie", "", self._assignment(path, made)))
         return found
 
     def tied(self) -> list[tuple[str, str, Expression]]:
@@ -161,7 +162,7 @@ class InitStatements:
         return found
 
     def _assignment(self, path: Path, value: Expression) -> Expression:
-        """Returns the statement that puts a parameter at `path`."""
+        """Returns the statement that puts a parameter or a module at `path`."""
         target = self._access(path)
         if isinstance(target, Call):  # of getattr: the name of the parameter is no identifier
             return Call(Text("setattr"), (self._access(path[:-1]), Text(literal(path[-1])), value))

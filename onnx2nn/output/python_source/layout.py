@@ -24,7 +24,7 @@ class Layout:
     Attributes:
         bodies: the layouts of the bodies of control flow, by path.
         ties: the paths of parameters that are tied to an earlier one, with the earlier one's.
-        added: parameters that no constructor makes, with their paths.
+        added: parameters and modules in layers whose constructors do not make them, with their paths.
         moved: buffers that another class holds than in the imported module: old path → new path.
     """
 
@@ -63,19 +63,18 @@ class Layout:
                     found[tuple(str(node.target).split("."))] = (*path, name)
         return found
 
-    def _added(self) -> Iterable[tuple[Path, nn.Parameter]]:
-        """Yields the parameters in layers whose constructors do not make them: the bias of an RMSNorm."""
+    def _added(self) -> Iterable[tuple[Path, nn.Parameter | nn.Module]]:
+        """Yields what is in layers whose constructors do not make it: the bias of an RMSNorm, a quantiser inside."""
         for path in sorted(self.program.layers):
             layer = self.program.module(path)
-            parameters = self.program.parameters(path)
-            if not parameters or is_control_flow(layer) or self.body_at(path) is not None:
+            own: dict[str, nn.Parameter | nn.Module] = {**self.program.parameters(path), **dict(layer.named_children())}
+            if not own or is_control_flow(layer) or self.body_at(path) is not None:
                 continue
             with torch.device("meta"):
                 made = type(layer)(**arguments_of(path, layer))
-            by_constructor = dict(made.named_parameters(recurse=False))
-            for name, parameter in parameters.items():
-                if name not in by_constructor:
-                    yield (*path, name), parameter
+            for name, value in own.items():
+                if not hasattr(made, name):
+                    yield (*path, name), value
 
     def class_around(self, path: Path) -> Path:
         """Returns the innermost container at or around `path` that is written as a class."""
