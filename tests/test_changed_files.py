@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper, parser
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from onnxruntime.transformers import optimizer
 from torch import nn
 
 import onnx2nn
+from onnx2nn.layers import Conv1D
 
 _RNG = np.random.default_rng(0)
 
@@ -149,3 +152,115 @@ def test_a_dynamically_quantised_matrix_has_the_name_of_its_layer(tmp_path: Path
     assert layers | {"layers.1.weight_scale"} <= set(module.state_dict())  # that of the first meets a constant
     assert not any("MatMul" in key for key in module.state_dict())
     assert onnx2nn.verify(quantised, module).ok
+
+
+class _Mixer(nn.Module):
+    """Linear layers of both layouts of a square matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix, self.head = nn.LayerNorm(8), Conv1D(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.head(torch.tanh(self.mix(self.norm(x))))
+        return mixed
+
+
+class _Batches(CalibrationDataReader):
+    def __init__(self, *batches: np.ndarray):
+        self._batches = iter([{"x": batch} for batch in batches])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._batches, None)
+
+
+def _extract(source: Path, target: Path) -> None:
+    onnx.utils.extract_model(source, target, ["x"], ["y"])
+
+
+def _merge(source: Path, target: Path) -> None:
+    model = onnx.load(source)
+    text = f"""<ir_version: {model.ir_version}, opset_import: ["": {model.opset_import[0].version}]>
+        g (float[n, 3, 8] z) => (float[n, 3, 8] scaled) <float two = {{2}}> {{ scaled = Mul (z, two) }}"""
+    onnx.save(onnx.compose.merge_models(model, parser.parse_model(text), [("y", "z")]), target)
+
+
+def _quantise(source: Path, target: Path, **options: bool) -> None:
+    quantize_static(source, target, _Batches(_normal(4, 3, 8)), extra_options=options)
+
+
+def _round_weights(source: Path, target: Path) -> None:
+    _quantise(source, target, AddQDQPairToWeight=True)
+
+
+@pytest.mark.parametrize("change", [_extract, _merge, _quantise, _round_weights])
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_square_matrix_has_the_layout_of_its_author(
+    dynamo: bool, change: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, x = _Mixer().eval(), torch.randn(4, 3, 8)
+    for bias in (model.norm.bias, model.mix.bias):  # an exporter merges equal ones
+        nn.init.normal_(bias)
+    exported, changed = tmp_path / "exported.onnx", tmp_path / "changed.onnx"
+    names = dict(input_names=["x"], output_names=["y"])
+    torch.onnx.export(model, (x,), exported, dynamo=dynamo, verbose=False, **names)
+    change(exported, changed)
+    module = onnx2nn.load(changed)
+    state = module.state_dict()
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(state[key], value, rtol=0, atol=0.02)
+    before = module(x)
+    module.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(module(x), before, rtol=0, atol=0.1)
+    assert onnx2nn.verify(changed, onnx2nn.load(changed)).ok
+
+
+class _Residual(nn.Module):
+    """A product with a bias in front of an activation, and one in front of a normalised sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.act, self.back, self.norm = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = self.norm(self.back(self.act(self.wide(x))) + x)
+        return normed
+
+
+def _fuse(source: Path, target: Path, half: bool) -> None:
+    optimised = optimizer.optimize_model(str(source), "bert", num_heads=2, hidden_size=8, opt_level=0)
+    assert {"BiasGelu", "SkipLayerNormalization"} <= {node.op_type for node in optimised.model.graph.node}
+    if half:
+        optimised.convert_float_to_float16()
+    optimised.save_model_to_file(str(target))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_layers_keep_their_biases_that_a_fusion_took(dynamo: bool, half: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(_Residual(), _Residual()).eval(), torch.randn(4, 3, 8)
+    for parameter in model.parameters():  # an exporter merges equal ones
+        nn.init.normal_(parameter)
+    exported, fused = tmp_path / "exported.onnx", tmp_path / "fused.onnx"
+    torch.onnx.export(model, (x,), exported, dynamo=dynamo, verbose=False, input_names=["x"])
+    _fuse(exported, fused, half)
+    module = onnx2nn.load(fused)
+    state = module.state_dict()
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(state[key].float(), value, rtol=1e-3, atol=1e-3)
+    assert set(state) == set(model.state_dict())
+    if not half:
+        assert isinstance(module.get_submodule("1.wide"), nn.Linear)
+        assert dynamo or isinstance(module.get_submodule("1.act"), nn.GELU)
+    assert onnx2nn.verify(fused, module).ok
+
+
+def test_the_name_of_a_fusion_is_no_module() -> None:
+    text = "g (float[n, 4] x) => (float[n, n] y) { y = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (x, x) }"
+    model = _model(text, "pytorch", {})
+    model.graph.node[0].name = "/attend/MatMul/MatMulScaleFusion/"
+    model.opset_import.add(domain="com.microsoft", version=1)
+    module = onnx2nn.load(model)
+    assert [name for name, _ in module.named_modules()] == ["", "attend"]

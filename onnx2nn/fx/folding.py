@@ -53,7 +53,9 @@ def fold(
     weight = next((value for value in inputs if isinstance(value, Constant) and value.weight), None)
     if "dequantises" in row.traits:
         origins.note_steps(*inputs[:3])
-    if weight is not None:
+    if weight is not None and "quantises" in row.traits:
+        origins.note_quantised(result, weight)
+    elif weight is not None:
         origins.note_computed(result if isinstance(result, (tuple, list)) else (result,), weight)
     return result
 

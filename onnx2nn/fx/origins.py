@@ -55,10 +55,14 @@ class Origins:
         """Notes the float tensors in `tensors` as computed from a weight of the file."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                memory = memory_of(tensor)
-                if memory not in self._by_memory or self._is_stale(memory):
-                    self._by_memory[memory] = weight
-                    self._computed[memory] = StorageWeakRef(tensor.untyped_storage())
+                self.note_quantised(tensor, weight)
+
+    def note_quantised(self, tensor: torch.Tensor, weight: Constant) -> None:
+        """Notes a tensor, also one of integers, as computed from a weight of the file."""
+        memory = memory_of(tensor)
+        if memory not in self._by_memory or self._is_stale(memory):
+            self._by_memory[memory] = weight
+            self._computed[memory] = StorageWeakRef(tensor.untyped_storage())
 
     def note_steps(self, integers: Constant, scale: Constant, zero_point: Constant | None = None) -> None:
         """Notes with what the integers of an initializer are dequantised, where that is no number for each block."""

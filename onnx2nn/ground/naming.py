@@ -16,6 +16,9 @@ DEEPEST = 64
 _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 
+_FUSIONS = re.compile(r"(?<=[^/])(/\w+Fusion/)+$")
+"""What ONNX Runtime adds to the name of a node that it fuses with others, as in `/layer/MatMul/MatMulScaleFusion/`."""
+
 _CALL_NUMBER = re.compile(r"_[1-9]\d*$")
 
 
@@ -48,6 +51,7 @@ def split_scopes(name: str) -> list[str]:
     (`0`, `conv`) are returned.
     """
     steps: list[str] = []
+    name = _FUSIONS.sub("", name)
     before, of_torch = "", name.startswith("/")  # whose names have dots between steps alone: `layers0.0_1`
     for scope in filter(None, name.split("/")):
         if before and scope.startswith(f"{before}.") and len(scope) > len(before) + 1:

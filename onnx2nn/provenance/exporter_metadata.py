@@ -71,9 +71,38 @@ class Place(NamedTuple):
 def keeps_names(model: ir.Model) -> bool:
     """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file.
 
-    A tool that changed such a file, as ONNX Runtime's quantiser does, put its own name in it and left the list of keys.
+    A tool that changed such a file, as ONNX Runtime's quantiser does, put its own name in it, and left the newer
+    exporter's list of keys, or the names that an exporter gave to a node with weights.
     """
-    return not is_changed(model) or _SIGNATURE in model.graph.metadata_props
+    return not is_changed(model) or _SIGNATURE in model.graph.metadata_props or _has_named(model.graph)
+
+
+def _has_named(graph: ir.Graph) -> bool:
+    """Returns whether torch's exporters named a node with weights: after the module of these, or after its result."""
+    modules = {name.rpartition(".")[0] for name in graph.initializers if "/" not in name}
+    steps = [module.split(".") for module in modules if module]
+    inside = {".".join(path[start:]) for path in steps for start in range(len(path))}
+    for node in graph:
+        name, result = node.name or "", (node.outputs[0].name or "") if node.outputs else ""
+        if name.startswith("/") and ".".join(split_scopes(name)[:-1]) in inside:
+            return True
+        if name == f"node_{result}" and any(_module_of(_unrounded(value)) for value in node.inputs):
+            return True
+    return False
+
+
+def _module_of(value: ir.Value | None) -> str:
+    """Returns the path of the module of a weight, `""` for other values."""
+    return (value.name or "").rpartition(".")[0] if value is not None and value.is_initializer() else ""
+
+
+def _unrounded(value: ir.Value | None) -> ir.Value | None:
+    """Returns what a quantiser rounds to `value` by a QuantizeLinear, a DequantizeLinear or both; others unchanged."""
+    for _ in range(2):
+        node = value.producer() if value is not None else None
+        if node is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            value = node.inputs[0]
+    return value
 
 
 def is_changed(model: ir.Model) -> bool:

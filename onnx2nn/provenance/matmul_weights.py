@@ -51,6 +51,13 @@ class MatMulWeights:
             keys.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
         return None
 
+    def key_of(self, matrix: ir.Value) -> str:
+        """Returns the key that a computed matrix has as the second factor of a MatMul, `""` for other values."""
+        use = next(iter(matrix.uses()), None)
+        if use is None or use.node.op_type != "MatMul" or use.idx != 1:
+            return ""
+        return next((key for key, _ in self._candidates(use.node) if self._keys.is_free(key)), "")
+
     def _is_no_layer(self, node: ir.Node) -> bool:
         """Returns whether a product is one that its author wrote, by the call or as it stands in no module inside."""
         if self._keys.author.listed:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
 
@@ -37,12 +37,12 @@ def name_integers(keys: WeightKeys, places: NodePlaces) -> None:
                 value.name = f"{path}.weight{part}"
 
 
-def restore_quantised(keys: WeightKeys, node: ir.Node) -> None:
+def restore_quantised(keys: WeightKeys, node: ir.Node, matrices: MatMulWeights) -> None:
     """Names the integers of a DequantizeLinear by the key that their name begins with, or by what reads them."""
     integers, result = weight_input(node, 0), node.outputs[0]
     if integers is None:
         return
-    name, of_linear = integers.name or "", _key_of_matrix(keys, result)
+    name, of_linear = integers.name or "", matrices.key_of(result)
     own = name.removesuffix(_SUFFIX)
     key = own if own != name and keys.is_key(own) else of_linear
     if not key or not keys.is_free(key):
@@ -55,12 +55,13 @@ def restore_quantised(keys: WeightKeys, node: ir.Node) -> None:
     keys.rename(integers, key, "integers that are dequantised", "transposed" if key == of_linear else "")
 
 
-def _key_of_matrix(keys: WeightKeys, weight: ir.Value) -> str:
-    """Returns the key of the matrix of an nn.Linear that is the second factor of a MatMul, `""` for other values."""
-    node = next(iter(weight.uses())).node if weight.uses() else None
-    call = exporter_metadata.call_of(node) if node is not None and node.op_type == "MatMul" else None
-    state = keys.argument(call, 1) if call is not None and call.target.startswith("aten.linear.") else None
-    return "" if state is None else state.key
+def restore_rounded(keys: WeightKeys, node: ir.Node, matrices: MatMulWeights) -> None:
+    """Names the floats of a QuantizeLinear that the next node dequantises to the matrix of a linear layer."""
+    weight, pair = weight_input(node, 0), next(iter(node.outputs[0].uses()), None)
+    if weight is None or pair is None or pair.node.op_type != "DequantizeLinear" or keys.is_key(weight.name or ""):
+        return
+    if key := matrices.key_of(pair.node.outputs[0]):
+        keys.rename(weight, key, "what is made of it is the matrix of a linear layer", "transposed")
 
 
 def holds_integers(graph: ir.Graph) -> bool:

@@ -17,13 +17,14 @@ from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
 from onnx2nn.provenance.exponential_weights import restore_exponential
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
+from onnx2nn.provenance.fused_biases import split_biases
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.looked_up_weights import restore_indexed, restore_looked_up
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
-from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised
+from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised, restore_rounded
 from onnx2nn.provenance.relative_positions import restore_axis, restore_distances, restore_table
 from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
 from onnx2nn.provenance.unsqueezed_weights import restore_transposed, restore_unsqueezed, share_viewed
@@ -44,8 +45,9 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     if is_of_genai(model):
         return restore_genai(model)
     keys = WeightKeys(model.graph, unfold)
-    if not exporter_metadata.keeps_names(model):
+    if exporter_metadata.is_changed(model) and not keys.author.listed:
         name_integers(keys, NodePlaces(keys))
+    if not exporter_metadata.keeps_names(model):
         return None
     _restore_nodes(keys)
     join_nameless(keys, {"MatMul", *LAYERS})
@@ -75,13 +77,18 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
 
 def _restore_nodes(keys: WeightKeys) -> None:
     """Restores the weights of each node by the node's operator."""
+    split_biases(keys.graph)
     places = NodePlaces(keys)
     restore_attention(keys, places)
     matrices, layers = MatMulWeights(keys, places), LayerWeights(keys, places)
     for node in list(keys.graph):
+        operator = node.op_type
+        if operator == "DequantizeLinear":  # of any domain: 4-bit integers are in ONNX Runtime's before opset 21
+            restore_quantised(keys, node, matrices)
+        elif operator == "QuantizeLinear":
+            restore_rounded(keys, node, matrices)
         if node.domain:
             continue
-        operator = node.op_type
         layers.separate_defaults(node)
         if operator == "Identity":
             split_identity(keys, node)
@@ -100,8 +107,6 @@ def _restore_nodes(keys: WeightKeys) -> None:
             layers.name_channels(node)
         elif operator == "Gather":
             tie_embedding(keys, places, node)
-        elif operator == "DequantizeLinear":
-            restore_quantised(keys, node)
         elif operator == "GatherND":
             restore_indexed(keys, node)
         if operator in ("Add", "Reshape"):

@@ -297,10 +297,20 @@ def _placed(noted: Modules, program: Scoped) -> Modules:
     return tuple(placed)
 
 
+_FUSED = "com.microsoft"
+"""The domain of operators into which ONNX Runtime fuses the author's."""
+
+
 def _name(node: fx.Node) -> str:
-    """Returns the name of the node in the file whose call this is."""
-    name: str = node.meta.get("onnx", ("", "", ""))[2]
-    return name
+    """Returns the name of the node in the file whose call this is.
+
+    Of a node that a tool fused and named anew, and that reads one value, it is the name of the result, which is made of
+    that of the author's node.
+    """
+    domain, _, name = node.meta.get("onnx", ("", "", ""))
+    results = node.meta.get("onnx_outputs", ())
+    fused = domain == _FUSED and "/" not in name and len(node.all_input_nodes) == len(results) == 1
+    return str(results[0] if fused else name)
 
 
 def declared_class(node: fx.Node) -> str:

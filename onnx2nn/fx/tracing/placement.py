@@ -74,9 +74,13 @@ class NamedPlacement:
         base = constant.value if constant is not None else tensor
         if isinstance(base, torch.Tensor) and origin.name in author.moved:
             base = base.T if author.moved[origin.name] == "transposed" else base.reshape(-1)
-        if not isinstance(base, torch.Tensor) or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
+        if not isinstance(base, torch.Tensor) or base.numel() != tensor.numel():
             return tensor
-        return tensor if base.shape == tensor.shape and base.stride() == tensor.stride() else base
+        if base.shape == tensor.shape and base.stride() == tensor.stride():
+            return tensor
+        if origin.name in author.quantised and tensor.ndim == 2 and base.dtype != tensor.dtype:  # floats of integers
+            return tensor.T if base.shape == tensor.T.shape and base.stride() == tensor.T.stride() else tensor
+        return base if base.dtype == tensor.dtype else tensor
 
     def constant(self, tensor: torch.Tensor) -> ConstantName:
         """Returns the path and kind of a constant."""

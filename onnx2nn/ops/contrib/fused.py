@@ -270,11 +270,20 @@ def skip_layer_normalization(
     Mean and inverse deviation are LayerNormalization's; ONNX Runtime's CPU leaves them undefined.
     """
     total, rounded = _sum(F, input, skip, bias)
-    gamma, beta = gamma.to(total.dtype), None if beta is None else beta.to(total.dtype)
-    statistics = layer_normalization(F, total, gamma, beta, epsilon=epsilon, _outputs=min(_outputs, 3))
-    Y, *rest = statistics if _outputs > 1 else (statistics,)
-    Y = Y.to(input.dtype)
+    if gamma.dtype == total.dtype:
+        statistics = layer_normalization(F, total, gamma, beta, epsilon=epsilon, _outputs=min(_outputs, 3))
+        Y, *rest = statistics if _outputs > 1 else (statistics,)
+    else:  # a factor of its own: a converted weight would be no parameter any more
+        Y = F.nn.functional.layer_norm(total, total.shape[-1:], None, None, epsilon) * gamma
+        Y = (Y if beta is None else Y + beta).to(input.dtype)
+        rest = [] if _outputs == 1 else _statistics(F, total, epsilon)
     return Y if _outputs == 1 else (Y, *rest, rounded)[:_outputs]
+
+
+def _statistics(F: Any, X: Any, epsilon: float) -> list[Any]:
+    """Returns the means and the inverse deviations over the last dimension."""
+    inverse = (X.var((-1,), correction=0, keepdim=True) + epsilon).rsqrt()
+    return [X.mean((-1,), keepdim=True), inverse]
 
 
 @op("SkipSimplifiedLayerNormalization", 1, domain=MICROSOFT)

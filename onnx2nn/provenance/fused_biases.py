@@ -1,0 +1,63 @@
+"""Takes biases out of ONNX Runtime's fused operators: each is that of the product in front."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx2nn.provenance.weight_keys import weight_input
+
+_BIASES = {"BiasGelu": 1, "FastGelu": 1, "SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
+"""Operator → which of its inputs is added to the first one."""
+
+_WITHOUT = {"BiasGelu": "Gelu"}
+"""Operator → the same without a bias, where that is another one."""
+
+
+def split_biases(graph: ir.Graph) -> None:
+    """Makes the bias of a fused operator an Add behind the product to which it belongs, as it was in the author's file.
+
+    The sum of a product, a bias and what is added to them is the same numbers in another order. Half precision stays:
+    the fused operator rounds once.
+    """
+    for node in list(graph):
+        position = _BIASES.get(node.op_type) if node.domain == "com.microsoft" else None
+        bias = None if position is None else weight_input(node, position)
+        if bias is None or position is None or bias.dtype != ir.DataType.FLOAT:
+            continue
+        added = range(2) if node.op_type.startswith("Skip") else range(1)
+        index = next((i for i in added if _is_product(node.inputs[i], bias)), None)
+        if index is not None:
+            _split(graph, node, index, position)
+
+
+def _is_product(value: ir.Value | None, bias: ir.Value) -> bool:
+    """Returns whether a value is the product with a matrix that has a column for each number of a bias."""
+    product = value.producer() if value is not None else None
+    if product is None or product.op_type != "MatMul" or value is None or len(value.uses()) > 1:
+        return False
+    matrix = weight_input(product, 1)
+    shapes = [None if tensor is None or tensor.shape is None else list(tensor.shape) for tensor in (matrix, bias)]
+    return not value.is_graph_output() and None not in shapes and shapes[0][-1:] == shapes[1]  # type: ignore[index]  # not None
+
+
+def _split(graph: ir.Graph, node: ir.Node, index: int, position: int) -> None:
+    """Adds the bias at one input of a node to the product at another, in the product's module."""
+    value, bias = node.inputs[index], node.inputs[position]
+    assert value is not None
+    product = value.producer()
+    assert product is not None
+    name = product.name or ""
+    add = ir.Node(
+        "", "Add", [value, bias], name=f"{name.removesuffix('MatMul')}Add" if name.endswith("/MatMul") else name
+    )
+    add.metadata_props.update(product.metadata_props)
+    total = add.outputs[0]
+    total.name, total.shape, total.type = f"{value.name}/with_bias", value.shape, value.type
+    graph.insert_before(node, add)
+    node.replace_input_with(index, total)
+    if node.op_type not in _WITHOUT:
+        node.replace_input_with(position, None)
+        return
+    plain = ir.Node(node.domain, _WITHOUT[node.op_type], [total], node.attributes, name=node.name)
+    plain.metadata_props.update(node.metadata_props)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [plain], node.outputs, plain.outputs)
