@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
@@ -255,6 +256,37 @@ def test_layers_keep_their_biases_that_a_fusion_took(dynamo: bool, half: bool, t
         assert isinstance(module.get_submodule("1.wide"), nn.Linear)
         assert dynamo or isinstance(module.get_submodule("1.act"), nn.GELU)
     assert onnx2nn.verify(fused, module).ok
+
+
+class _Convolutions(nn.Module):
+    """A convolution into which the exporters fold a normalisation, with an activation, and a layer with another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.LeakyReLU(0.2)
+        self.head, self.end = nn.Linear(8, 4), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        squashed: torch.Tensor = self.end(self.head(self.act(self.norm(self.conv(x))).mean((2, 3))))
+        return squashed
+
+
+def test_a_layer_has_its_key_where_an_activation_was_fused_into_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = _Convolutions().eval(), torch.randn(2, 3, 8, 8)
+    nn.init.normal_(model.norm.running_mean)
+    exported, fused = tmp_path / "exported.onnx", tmp_path / "fused.onnx"
+    torch.onnx.export(model, (x,), exported, dynamo=False, input_names=["x"], dynamic_axes={"x": [0]})
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(fused)
+    onnxruntime.InferenceSession(str(exported), options, providers=["CPUExecutionProvider"])
+    assert {"FusedConv", "FusedGemm"} <= {node.op_type for node in onnx.load(fused).graph.node}
+    module = onnx2nn.load(fused)
+    assert set(module.state_dict()) == set(onnx2nn.load(exported).state_dict())
+    assert isinstance(module.conv, nn.Conv2d) and isinstance(module.act, nn.LeakyReLU)
+    torch.testing.assert_close(module(x), model(x))
+    assert onnx2nn.verify(fused, module, inputs={"x": x.numpy()}).ok
 
 
 def test_the_name_of_a_fusion_is_no_module() -> None:

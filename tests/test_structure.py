@@ -204,7 +204,7 @@ NAMED = {
     "onnx2nn.importing.trip_counts": "each comparison ends a loop in its own way",
     "onnx2nn.output.ncnn.obstacles": "class names of control_flow's modules",
     "onnx2nn.output.ncnn.model_files": "names of NCNN's layers, which are not ONNX's operators",
-    "onnx2nn.provenance.fused_biases": "into which of its operators ONNX Runtime's optimiser takes a bias, and where",
+    "onnx2nn.provenance.fused_operators": "into which operators ONNX Runtime's optimiser takes a bias or an activation",
     "onnx2nn.provenance.layer_weights": "how PyTorch's exporter writes certain calls, operator by operator",
     "onnx2nn.provenance.restore": "operators whose weight PyTorch's exporter reshapes for broadcasting",
     "onnx2nn.rewrite.channels_first_forms": "a rule for each operator that names dimensions in a way of its own",

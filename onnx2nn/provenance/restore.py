@@ -17,7 +17,7 @@ from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
 from onnx2nn.provenance.exponential_weights import restore_exponential
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
-from onnx2nn.provenance.fused_biases import split_biases
+from onnx2nn.provenance.fused_operators import split_activations, split_biases
 from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.looked_up_weights import restore_indexed, restore_looked_up
@@ -77,6 +77,7 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
 
 def _restore_nodes(keys: WeightKeys) -> None:
     """Restores the weights of each node by the node's operator."""
+    split_activations(keys.graph)
     split_biases(keys.graph)
     places = NodePlaces(keys)
     restore_attention(keys, places)

@@ -1,6 +1,8 @@
-"""Takes biases out of ONNX Runtime's fused operators: each is that of the product in front."""
+"""Takes biases and activations out of ONNX Runtime's fused operators: each is a layer's, or a module, of its own."""
 
 from __future__ import annotations
+
+import re
 
 import onnx_ir as ir
 
@@ -11,6 +13,50 @@ _BIASES = {"BiasGelu": 1, "FastGelu": 1, "SkipLayerNormalization": 4, "SkipSimpl
 
 _WITHOUT = {"BiasGelu": "Gelu"}
 """Operator → the same without a bias, where that is another one."""
+
+_FUSED = {"FusedConv": ("activation_params",), "FusedGemm": ("activation_alpha", "activation_beta", "activation_gamma")}
+"""Layers with an activation behind them → the attributes with its parameters."""
+
+_ACTIVATIONS = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+"""Activations → the attributes that the parameters are in the operator of opset 6."""
+
+_RESULT = re.compile(r"(/.+)_output_\d+")
+"""Names of results in files of torch's older exporter, which begin with the name of the node."""
+
+
+def split_activations(graph: ir.Graph) -> None:
+    """Makes the activation of a fused layer a node behind it, where the author's stood.
+
+    The layer has the name of the author's node again, by which its weights are found. One that adds a sum stays.
+    """
+    for node in list(graph):
+        names = _FUSED.get(node.op_type) if node.domain == "com.microsoft" else None
+        if names is None or any(value is not None for value in node.inputs[3:]):
+            continue
+        attributes = dict(node.attributes)
+        kind = attributes.pop("activation", None)
+        if kind is None or kind.as_string() not in _ACTIVATIONS:
+            continue
+        given = [attribute for name in names if (attribute := attributes.pop(name, None)) is not None]
+        numbers = [n for a in given for n in (a.as_floats() if a.type == ir.AttributeType.FLOATS else [a.as_float()])]
+        options = zip(_ACTIVATIONS[kind.as_string()], numbers, strict=False)
+        result = node.outputs[0]
+        layer = ir.Node("", node.op_type.removeprefix("Fused"), node.inputs[:3], list(attributes.values()))
+        layer.name = (node.name or "").removeprefix("fused ")
+        layer.metadata_props.update(node.metadata_props)
+        between = layer.outputs[0]
+        between.name, between.shape, between.type = f"{result.name}/before_activation", result.shape, result.type
+        named = _RESULT.fullmatch(result.name or "")
+        made = [ir.AttrFloat32(name, number) for name, number in options]
+        activation = ir.Node("", kind.as_string(), [between], made, version=6, name=named[1] if named else None)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [layer, activation], [result], activation.outputs)
 
 
 def split_biases(graph: ir.Graph) -> None:
