@@ -15,6 +15,7 @@ from onnx import TensorProto, defs, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 import onnx2nn
+from onnx2nn.fx.blocks.extended_layers import layer_of
 from onnx2nn.optable.catalog import kinds
 from onnx2nn.optable.registry import TABLE
 from scripts import conformance, conformance_document
@@ -69,7 +70,7 @@ def layers(cases: Iterable[Case]) -> dict[str, list[str]]:
     """Returns operator → the `torch.nn` layers that it becomes in the cases."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for case, model, _ in newest(case for case in cases if case.constant):
-        classes = {type(module) for module in onnx2nn.load(model).modules()} - {torch.nn.Module}
+        classes = {layer_of(module) or type(module) for module in onnx2nn.load(model).modules()} - {torch.nn.Module}
         names = {kind.__name__ for kind in classes if kind.__module__.startswith("torch.nn.modules")}
         if names:
             found[name_of(case)] |= names

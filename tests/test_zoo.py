@@ -16,6 +16,7 @@ import torch
 from realmodels import TRAVELS, check_against_onnxruntime, check_same, check_travels
 
 import onnx2nn
+from onnx2nn.fx.blocks.extended_layers import layer_of
 
 CACHE = Path(os.environ.get("ONNX2NN_ZOO") or Path(__file__).parents[1] / ".cache" / "zoo")
 ALWAYS = {"tensorflow": "keras_mobilenet_v2", "paddle": "paddle_resnet18"}
@@ -84,8 +85,5 @@ def test_equals_framework_and_onnxruntime_and_travels(path: Path):
 def test_modules_of_jax_are_layers(name: str, layers: dict[str, int]):
     """A step of a scan is a recurrent layer, and rows are none: dense layers are called on what their author calls."""
     module = onnx2nn.load(DATA / "jax" / f"{name}.onnx")
-    kinds = (
-        [kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn.modules")]
-        for layer in module.modules()
-    )
-    assert Counter(own[0].__name__ for own in kinds if own[0].__name__ != "Module") == layers
+    kinds = [layer_of(layer) or type(layer) for layer in module.modules()]
+    assert Counter(kind.__name__ for kind in kinds if kind.__module__.startswith("torch.nn")) == layers
