@@ -59,14 +59,13 @@ _MAKERS = (torch.zeros, torch.ones, torch.full)
 
 def _use_given_sizes(program: Scoped) -> None:
     """Uses the number that a tensor was made with in place of its size, which a mask is computed of in every layer."""
-    for node in [node for node in program.graph.nodes if is_size(node)]:
-        made = node.args[0]
-        if isinstance(made, fx.Node) and made.target in _MAKERS and isinstance(sizes := made.args[0], list):
-            number = sizes[node.args[1]]
-            if isinstance(number, fx.Node):
-                node.replace_all_uses_with(number)
-                program.graph.erase_node(node)
-                del program.scope[node]
+    for node in list(program.graph.nodes):
+        match node.target, node.args:
+            case "size", (fx.Node(args=(list(sizes), *_)) as made, int(axis)) if made.target in _MAKERS:
+                if isinstance(sizes[axis], fx.Node):
+                    node.replace_all_uses_with(sizes[axis])
+                    program.graph.erase_node(node)
+                    del program.scope[node]
 
 
 def _compute_sizes_near_their_use(program: Scoped) -> None:
