@@ -92,7 +92,7 @@ class Held(nn.Conv2d):
 
 
 class Padding(nn.Module):
-    """Convolutions that pad in ways of their own, and some that torch has; the last is called twice."""
+    """Convolutions that pad in ways of their own, and some that torch has; one is called twice, one padded outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,11 +100,12 @@ class Padding(nn.Module):
         self.even = nn.Conv2d(4, 4, (2, 4), padding="same", groups=2)
         self.mirrored = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.uneven = nn.Sequential(Same(4, 4, 2, stride=1), nn.ReLU())
-        self.again = Same(4, 4, 2)
+        self.again, self.outside = Same(4, 4, 2), nn.Conv2d(4, 4, 3, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.even(self.held(torch.relu(self.same(x))))
-        return self.again(torch.tanh(self.again(self.uneven(self.mirrored(x)))))
+        x = self.again(torch.tanh(self.again(self.uneven(self.mirrored(x)))))
+        return self.outside(F.pad(x, (0, 1, 0, 1)))
 
 
 NETWORKS = {"norms": Network, "convolutions": Padding}
@@ -153,6 +154,7 @@ def test_called_alone(path: Path, original: nn.Module) -> None:
     assert (tree["calls"], tree["inside"]) == (15, 7)
 
 
+PLAIN = ("even", "uneven", "mirrored", "outside")
 PADDED = {
     "same": (2, 3, 11, 8),
     "held": (2, 6, 5, 5),
@@ -161,6 +163,7 @@ PADDED = {
     "uneven": (2, 4, 3, 4),
     "uneven.0": (2, 4, 3, 4),
     "again": (1, 4, 5, 3),
+    "outside": (2, 4, 4, 5),
 }
 
 
@@ -171,8 +174,8 @@ def test_padding_is_in_the_layer(path: Path, original: nn.Module, exporter: str)
     for name, shape in PADDED.items():
         layer, inputs = module.get_submodule(name), (torch.randn(shape),)
         check_same(run(layer, inputs), run(original.get_submodule(name), inputs), name)
-        assert isinstance(layer, type(original.get_submodule(name)).__mro__[name not in ("even", "uneven", "mirrored")])
-    assert type(module.even) is type(module.mirrored) is nn.Conv2d
+        assert isinstance(layer, type(original.get_submodule(name)).__mro__[name not in PLAIN])
+    assert type(module.even) is type(module.mirrored) is type(module.outside) is nn.Conv2d
     assert (module.even.padding, module.mirrored.padding_mode) == ("same", "reflect")
     if exporter == "torchscript":  # the newer exporter makes one node of both
         assert type(module.held.static_padding) is nn.ZeroPad2d

@@ -137,6 +137,8 @@ def extend_layers(program: Scoped, declared: dict[fx.Node, Path | None]) -> dict
         if any(chain.signature != first.signature for chain in chains) or not (first.front or first.behind):
             continue
         plain = None if first.behind or first.front is None else padded(layer, first.front)
+        if plain is None and first.is_padded_outside:
+            continue
         module = _extended(kind, layer, first) if plain is None else plain
         set_child(program.module(path[:-1]), path[-1], module)
         held = module.program if isinstance(module, ExtendedLayer) else None
@@ -199,10 +201,19 @@ class _Chain:
     @property
     def class_name(self) -> str:
         """The name of the class: the author's, where the file has it."""
-        noted = declared_class(self.call) if self.is_own else ""
-        if self.front is not None and noted in ("", self.layer.__name__):
+        if self.front is not None and self.noted in ("", self.layer.__name__):
             return f"Padded{self.layer.__name__}"
-        return class_name_of(path_of(self.call.target), noted)
+        return class_name_of(path_of(self.call.target), self.noted)
+
+    @property
+    def noted(self) -> str:
+        """The name of the class that the file has, `""` where it has none."""
+        return declared_class(self.call) if self.is_own else ""
+
+    @property
+    def is_padded_outside(self) -> bool:
+        """Whether an exporter made one node of a convolution of torch and of the padding that its caller called."""
+        return self.front is not None and self.front.merged and self.noted == self.layer.__name__
 
     @property
     def signature(self) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ class Front:
         name: the name of its module in the convolution's; empty for a function's call.
         program: the calls, where `Value(0)` is what they pad: the sizes that the widths are computed of, and the pad.
         nodes: the nodes that the calls are.
+        merged: whether the file has one node that pads and convolves.
     """
 
     pad: fx.Node
@@ -36,6 +37,7 @@ class Front:
     name: str
     program: Program
     nodes: tuple[fx.Node, ...]
+    merged: bool = False
 
     def module(self) -> nn.Module:
         """Returns the module of the padding."""
@@ -82,7 +84,7 @@ class Fronts:
         """
         match call.args:
             case (fx.Node(op="call_function", target=F.pad, args=(fx.Node() as padded, list(widths))) as pad,):
-                merged = pad.meta.get("onnx") == call.meta.get("onnx") is not None  # one node that pads and convolves
+                merged = pad.meta.get("onnx") == call.meta.get("onnx") is not None
                 name = "" if merged else name_inside(pad, base, self.declared)
             case _:
                 return None
@@ -100,7 +102,7 @@ class Fronts:
         if None in given:
             return None
         steps = [*written.calls, Call("call_function", F.pad, (Value(0), given), pad.kwargs)]
-        return Front(pad, padded, name, Program(steps), (*written.nodes, pad))
+        return Front(pad, padded, name, Program(steps), (*written.nodes, pad), merged)
 
 
 class _Written:
