@@ -931,6 +931,25 @@ def test_floats_round_as_the_file_says(graph: str) -> None:
         assert module(torch.from_numpy(x)).tolist() == session.run(None, {"x": x})[0].tolist(), size
 
 
+def test_sums_of_integers_have_the_sizes_of_both() -> None:
+    """As those of floats do: no data decide them."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]> g (uint8[n,2] x, uint8[m,2] y)
+        => (float[k,2,1] z) <float s = {0.5}, uint8 p = {3}, int64[3] wanted = {0,-1,1}> {
+            a = com.microsoft.QLinearAdd (x, s, p, y, s, p, s, p)  d = com.microsoft.QLinearMul (a, s, p, y, s, p, s, p)
+            f = DequantizeLinear (d, s, p)  z = Reshape (f, wanted)
+        }"""
+    )
+    module = onnx2nn.load(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for n, m in ((3, 3), (1, 4), (4, 1), (1, 1)):
+        x, y = (torch.randint(0, 9, (size, 2), dtype=torch.uint8) for size in (n, m))
+        (expected,) = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+        assert module(x, y).tolist() == expected.tolist(), (n, m)
+    with pytest.raises(ValueError, match="n == m or n == 1 or m == 1 is needed by node"):
+        module(torch.zeros(3, 2, dtype=torch.uint8), torch.zeros(2, 2, dtype=torch.uint8))
+
+
 def test_a_clipped_float_stays_a_size() -> None:
     """As the widths that timm's `Conv2dSame` pads with, in files of the older exporter."""
     model = parser.parse_model(

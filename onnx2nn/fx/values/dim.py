@@ -10,11 +10,12 @@ import numpy as np
 from torch import fx
 
 from onnx2nn import functional
+from onnx2nn.fx.shape_rules import operands
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.sizes import conditions, expression
 from onnx2nn.sizes import selection as selections
 from onnx2nn.sizes.conditions import Condition
-from onnx2nn.sizes.expression import MAX_DIMENSION, Size
+from onnx2nn.sizes.expression import MAX_DIMENSION, Number, Size
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracing.tracer import Tracer
@@ -79,6 +80,11 @@ class Dim:
                 if self.tracer.guards.decide(before(a, b)):
                     return number
         return self.tracer.number(function, self, other)
+
+    def joined(self, other: Any) -> Number:
+        """Returns the size of two dimensions that are broadcast together; a guard requires that they fit."""
+        shapes = [[self.tracer.expr_of(size)] for size in (self, other)]
+        return operands.broadcast(self.tracer.guards, shapes)[0]
 
     def choose(self, one: Any, other: Any) -> Any:
         """Returns `one` where this is true, else `other`, for all sizes."""

@@ -63,6 +63,8 @@ def _joined(a: Any, b: Any) -> Any:
         raise OperatorError(f"sizes {a} and {b} cannot be broadcast together.")
     if isinstance(a, int) or isinstance(b, int):
         return a if isinstance(a, int) else b
+    if hasattr(a, "joined") or hasattr(b, "joined"):
+        return a.joined(b) if hasattr(a, "joined") else b.joined(a)
     raise NeedsValues("the size of dimensions that are broadcast")
 
 
