@@ -950,6 +950,16 @@ def test_sums_of_integers_have_the_sizes_of_both() -> None:
         module(torch.zeros(3, 2, dtype=torch.uint8), torch.zeros(2, 2, dtype=torch.uint8))
 
 
+def test_an_empty_tensor_has_no_unknown_dimension() -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]> g (float[0,4] x) => (float[0,a,2] y) <int64[3] wanted = {0,-1,2}> {
+            y = Reshape (x, wanted)
+        }"""
+    )
+    with pytest.raises(UnsupportedModelError, match="0 elements"):
+        onnx2nn.load(model)
+
+
 def test_a_clipped_float_stays_a_size() -> None:
     """As the widths that timm's `Conv2dSame` pads with, in files of the older exporter."""
     model = parser.parse_model(

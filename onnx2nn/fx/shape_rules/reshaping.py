@@ -54,6 +54,8 @@ def _filled(sizes: Sizes, count: Number, target: list[Number], reason: str) -> l
         return target
     (axis,) = unknown
     known = product(target[:axis] + target[axis + 1 :])
+    if _is(known, 0):
+        raise Uncovered  # any size would fit: torch refuses it
     found = count // known
     sizes.equal(count, known * found, reason)
     return [*target[:axis], found, *target[axis + 1 :]]
