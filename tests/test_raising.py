@@ -1303,27 +1303,39 @@ class Lines(nn.Module):
 
     Args:
         batch_first: whether the layers take the batch first; where they do not, their author turns the results.
+        before: whether the columns come last, so that the author transposes for the layers.
+        behind: whether the author transposes the results, the features to the second place.
     """
 
-    def __init__(self, batch_first: bool):
+    def __init__(self, batch_first: bool, before: bool = True, behind: bool = False):
         super().__init__()
         self.lstm = nn.LSTM(6, 5, 2, bidirectional=True, batch_first=batch_first)
         self.gru = nn.GRU(6, 5, batch_first=batch_first)
+        self.before, self.behind = before, behind
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        order = (0, 2, 1) if self.lstm.batch_first else (2, 0, 1)
+        order = (0, 2, 1) if self.before else (0, 1, 2)
+        back = (0, 2, 1) if self.behind else (0, 1, 2)
+        if not self.lstm.batch_first:
+            order, back = (order[1], order[0], order[2]), tuple((1, 0, 2)[axis] for axis in back)
         a, b = self.lstm(x.permute(order))[0], self.gru((x + 1).permute(order))[0]
-        return (a, b) if self.lstm.batch_first else (a.transpose(0, 1), b.transpose(0, 1))
+        return a.permute(back), b.permute(back)
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_recurrent_layers_take_the_batch_first_behind_another_transpose(exporter: str, batch_first: bool) -> None:
+@pytest.mark.parametrize(("before", "behind"), [(True, False), (True, True), (False, True)])
+def test_recurrent_layers_take_the_batch_first_beside_another_transpose(
+    exporter: str, batch_first: bool, before: bool, behind: bool
+) -> None:
     """Exporters write two transposes in a row as one."""
-    original, inputs, other = seeded(lambda: Lines(batch_first)), (torch.randn(2, 6, 7),), (torch.randn(3, 6, 7),)
-    path = EXPORTERS[exporter](f"lines{batch_first}", original, inputs, other)
+    original = seeded(lambda: Lines(batch_first, before, behind))
+    given = [torch.randn(count, 6, 7) for count in (2, 3, 1)]
+    inputs, other, single = [(x if before else x.transpose(1, 2).contiguous(),) for x in given]
+    path = EXPORTERS[exporter](f"lines{batch_first}{before}{behind}", original, inputs, other)
     module = onnx2nn.load(path)
-    for x in (inputs, other, (torch.randn(1, 6, 7),)):
+    module.load_state_dict(original.state_dict(), strict=True)
+    for x in (inputs, other, single):
         check_against_onnxruntime(path, module, x)
         ours, authors = (_results_of_layers(model, x) for model in (module, original))
         check_same(ours, authors, "what hooks of the layers see")

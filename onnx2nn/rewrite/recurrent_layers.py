@@ -253,15 +253,18 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
     before, after = source.producer(), None if output is None else only_reader(output)
     transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
     transposes = transposes if rows is None else []
-    order = _order_before_own_transpose(before, last.node, after) if rows is None else None
-    if order is not None and before is not None and after is not None:
-        transposes = [after, before]
-    batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
+    turned = _orders_around(before, last.node, after, output) if rows is None else None
+    order, behind = turned or (None, None)
+    if order is not None:
+        transposes = [node for node in (after if output is not None else None, before) if node is not None]
+    batch_first = len(transposes) == (1 if output is None else 2)
     if batch_first and transposes[-1].inputs[0] is not None:
         source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
     given, added = source, [node for layer in chain for node in layer.constants]
     if order is not None:
-        added.append(_like(transposes[-1], _transpose(source, order)))
+        turned_before = _transpose(source, order)
+        is_outside = declared_scope(transposes[-1]) != declared_scope(last.node)
+        added.append(_like(transposes[-1], turned_before) if is_outside else turned_before)
         given = added[-1].outputs[0]
     new = _stack(chain, [given, *(start.source for start in starts if start is not None)], batch_first)
     results = list(new.outputs)
@@ -270,6 +273,10 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         _like(last.node, new)  # the last node of a replacement, a Reshape here, gets the place of what it replaces
         target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(rows))])
         added += [target, ir.Node("", "Reshape", [results[0], target.outputs[0]], version=REPLACEMENT_OPSET)]
+        results[0] = added[-1].outputs[0]
+    if behind is not None:
+        _like(last.node, new)
+        added.append(_like(transposes[0], _transpose(results[0], behind)))
         results[0] = added[-1].outputs[0]
     old = [output, *(final.value for final in finals if final is not None)]
     merging = [node for layer in reversed(chain) for node in (*layer.merging[::-1], layer.node)]
@@ -357,24 +364,31 @@ def _permutation(node: ir.Node) -> list[int] | None:
     return ints_of(node, "perm") if node.op_type == "Transpose" else None
 
 
-def _order_before_own_transpose(before: ir.Node | None, layer: ir.Node, after: ir.Node | None) -> list[int] | None:
-    """Returns the order of dimensions in which the author gives a layer its input, where the layer turns it itself.
+def _orders_around(
+    before: ir.Node | None, layer: ir.Node, after: ir.Node | None, output: ir.Value | None
+) -> tuple[list[int], list[int] | None] | None:
+    """Returns the orders of dimensions before and behind a layer that takes the batch first, as its author has them.
 
-    Exporters write two transposes in a row as one. That a layer takes the batch first then shows in the transpose
-    behind it, which they place inside of the layer's module; the author's own is outside.
+    Exporters write two transposes in a row as one. That a layer turns its input or its output itself then shows in
+    the other transpose, or in the place of the merged one before it, which is inside of the layer's module. None for
+    another layer, and for one between two plain transposes; the second order is None where the author has no other.
 
     Args:
         before: the node before the layer.
         layer: the recurrent node.
         after: the node behind it.
+        output: the layer's output, None where only the last state is used.
     """
     scope = declared_scope(layer)
-    if before is None or after is None or not scope or declared_scope(after) != scope:
+    order = None if before is None else _permutation(before)
+    behind = _SWAPPED if output is None else None if after is None else _permutation(after)
+    if before is None or order is None or behind is None or not scope or not len(order) == len(behind) == 3:
         return None
-    order = _permutation(before)
-    if not _swaps_batch_and_time(after) or order == _SWAPPED or sorted(order or []) != [0, 1, 2]:
+    turns_output = after is not None and output is not None and declared_scope(after) == scope and behind == _SWAPPED
+    if order == behind == _SWAPPED or not (turns_output or declared_scope(before) == scope):
         return None
-    return [(order or [])[axis] for axis in _SWAPPED]
+    around = [_SWAPPED[axis] for axis in behind]
+    return [order[axis] for axis in _SWAPPED], None if around == [0, 1, 2] else around
 
 
 def _transpose(value: ir.Value | None, order: Sequence[int]) -> ir.Node:
