@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 import onnx2nn
 from onnx2nn.fx.blocks.block import Block
@@ -74,6 +76,50 @@ ODD = [
 ]
 SAME_IN_PYTHON = ["\ufb01", "\U0001d41a", "\u017f", "\uff49mport", "\u00b5"]
 """Identifiers that Python reads as others: `fi`, `a`, `s`, `import`, another mu."""
+
+
+RUNS = 'training") or getattr(__import__("os"), "mkdir")("ran") or getattr(self, "y'
+"""A name that is code where it is written into a program between quotes."""
+
+
+@pytest.mark.parametrize("producer", ["", "pytorch", "onnx2nn"])
+@pytest.mark.parametrize("name", [RUNS, RUNS.replace('"', "'"), f"block.{RUNS}", 'a"b', "a\\", *SAME_IN_PYTHON])
+def test_no_name_runs(name: str, producer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote the file: names of torch's exporters are the author's keys, and stay as they are where they can."""
+    monkeypatch.chdir(tmp_path)
+    model = model_of(name)
+    model.producer_name = producer
+    check(onnx2nn.load(model), 2 * X.relu(), tmp_path, export=True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", [RUNS, 'a"b', "a\nb", *SAME_IN_PYTHON])
+def test_no_key_that_the_newer_exporter_lists_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.replaced, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.other(self.replaced(x).relu())
+
+    torch.onnx.export(Module(), (torch.randn(2, 4),), tmp_path / "m.onnx", dynamo=True, verbose=False)
+    content = onnx.load(tmp_path / "m.onnx")
+    graph = content.graph
+    for item in (*graph.initializer, *graph.value_info, *graph.node):
+        item.name = item.name.replace("replaced", name)
+    for node in graph.node:
+        node.input[:] = [value.replace("replaced", name) for value in node.input]
+    for item in (*graph.node, *graph.value_info, *graph.initializer, graph):
+        for entry in item.metadata_props:
+            entry.value = entry.value.replace("replaced", name)
+    monkeypatch.chdir(tmp_path)
+    module = onnx2nn.load(content)
+    x = torch.randn(2, 4)
+    (expected,) = ort.InferenceSession(content.SerializeToString()).run(None, {graph.input[0].name: x.numpy()})
+    torch.testing.assert_close(module(x).detach(), torch.from_numpy(expected))
+    onnx2nn.to_python(module, tmp_path / "source")
+    assert not (tmp_path / "ran").exists()
 
 
 def members() -> list[str]:

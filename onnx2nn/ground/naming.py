@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 _SEPARATORS = re.compile(r"[./]|::")
@@ -29,6 +31,21 @@ def identifier(name: str) -> str:
         if not name or name[0].isdigit():
             name = f"_{name}"
     return f"{name}_" if keyword.iskeyword(name) else name
+
+
+@functools.lru_cache(1 << 12)
+def is_writable(path: str) -> bool:
+    """Returns whether programs may hold a dotted path as it is: torch writes its steps into code without escapes.
+
+    `"` would end the text of `getattr(self, "...")`, so that the rest of a name would run; Python normalises
+    identifiers that are not ASCII. Nor is a path written that has more steps than `DEEPEST`.
+    """
+    steps = path.split(".")
+    if len(steps) > DEEPEST or not path.isprintable() or '"' in path or "\\" in path:
+        return False
+    return path.isascii() or not any(
+        step.isidentifier() and unicodedata.normalize("NFKC", step) != step for step in steps
+    )
 
 
 def without_call_number(path: str) -> str:

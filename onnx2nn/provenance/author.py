@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from onnx2nn.ground.naming import is_writable
 from onnx2nn.provenance.exporter_metadata import State
 
 
@@ -45,6 +46,16 @@ class Author:
         """Whether every listed parameter was found, so that any other constant is no weight."""
         return self.listed and all(
             key in self.names or key in self.restored for key, state in self.states.items() if state.parameter
+        )
+
+    def with_writable_keys(self) -> Author:
+        """Returns the record of the keys that programs may hold as they are; others are no keys of the author's."""
+        return replace(
+            self,
+            states={key: state for key, state in self.states.items() if is_writable(key)},
+            names=set(filter(is_writable, self.names)),
+            declared=tuple(tuple(filter(is_writable, order)) for order in self.declared),
+            ties={key: other for key, other in self.ties.items() if is_writable(key) and is_writable(other)},
         )
 
     def may_train(self, name: str) -> bool:

@@ -42,8 +42,12 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     Returns:
         The record of the author's names; None where the file does not keep names.
     """
-    if is_of_genai(model):
-        return restore_genai(model)
+    author = restore_genai(model) if is_of_genai(model) else _restored(model, unfold)
+    return None if author is None else author.with_writable_keys()
+
+
+def _restored(model: ir.Model, unfold: bool) -> Author | None:
+    """Returns the record with all keys, as the file has them."""
     keys = WeightKeys(model.graph, unfold)
     if exporter_metadata.is_changed(model) and not keys.author.listed:
         name_integers(keys, NodePlaces(keys))

@@ -188,6 +188,8 @@ class _Chain:
         if _FUNCTIONS[self.layer][1] is _CONVOLUTION:
             # torch's newer exporter notes the batch norm for one into which it folded it
             self.front = fronts.of(call, base if self.is_own else path)
+            if self.front is None and self.noted in ("", self.layer.__name__):
+                return  # a quantiser's nodes are named after what they round: the scope alone is no evidence
         last = call
         while self.is_own and len(last.users) == 1:
             (user,) = last.users
