@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import onnx2nn
+from onnx2nn.errors import UnsupportedModelError
 from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.modules.graph_module import ImportedModule
 from tests.tiers import mostly_slow
@@ -119,6 +120,31 @@ def test_no_key_that_the_newer_exporter_lists_runs(name: str, tmp_path: Path, mo
     (expected,) = ort.InferenceSession(content.SerializeToString()).run(None, {graph.input[0].name: x.numpy()})
     torch.testing.assert_close(module(x).detach(), torch.from_numpy(expected))
     onnx2nn.to_python(module, tmp_path / "source")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_no_attribute_runs(opaque: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that takes attributes of every name gets none that is no name."""
+    monkeypatch.chdir(tmp_path)
+    node = helper.make_node("Own", ["x"], ["y"], domain="own", known=2)
+    node.attribute.append(onnx.AttributeProto(name='a=__import__("os").mkdir("ran"), b', i=1, type="INT"))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
+    model = helper.make_model(
+        helper.make_graph([node], "g", values[:1], values[1:]),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+        ir_version=8,
+    )
+
+    def body(F: Any, x: Any, **attributes: Any) -> Any:
+        return x * attributes["known"]
+
+    with onnx2nn.register("own", "Own", opaque=opaque)(body):
+        with pytest.raises(UnsupportedModelError, match="no parameter can have"):
+            onnx2nn.load(model)
+        del node.attribute[1]
+        model.graph.node[0].CopyFrom(node)
+        assert onnx2nn.load(model)(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
     assert not (tmp_path / "ran").exists()
 
 

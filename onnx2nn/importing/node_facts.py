@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import keyword
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -78,6 +79,10 @@ def attribute_values(
         known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
         if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
+        if not known and (
+            not name.isidentifier() or not name.isascii() or keyword.iskeyword(name)
+        ):  # a program gives it by this name
+            raise OperatorError(f"attribute {name!r} has a name that no parameter can have.")
         values[name] = _attribute(target, tensor)
     if row.demanded and (missing := [name for name in row.demanded if name not in values]):
         raise OperatorError(f"attribute {missing[0]!r} is missing.")
