@@ -48,8 +48,9 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
 
 def _restored(model: ir.Model, unfold: bool) -> Author | None:
     """Returns the record with all keys, as the file has them."""
-    keys = WeightKeys(model.graph, unfold)
-    if exporter_metadata.is_changed(model) and not keys.author.listed:
+    changed = exporter_metadata.is_changed(model)
+    keys = WeightKeys(model.graph, unfold, changed)
+    if changed and not keys.author.listed:
         name_integers(keys, NodePlaces(keys))
     if not exporter_metadata.keeps_names(model):
         return None
@@ -72,7 +73,7 @@ def _restored(model: ir.Model, unfold: bool) -> Author | None:
     for value in list(keys.graph.initializers.values()):
         share_viewed(keys, value)
     _note_copies(keys)
-    if exporter_metadata.is_changed(model) and holds_integers(model.graph):
+    if changed and holds_integers(model.graph):
         return None  # an import has these weights in its state, which the author's has not
     if keys.absent - keys.author.names:
         keys.author.computed = _computed(keys)

@@ -19,6 +19,7 @@ class WeightKeys:
     Args:
         graph: the graph whose initializers are renamed in place.
         unfold: whether an operator that the exporter folded into weights becomes a node again.
+        changed: whether a tool changed the file, which may have added constants under names of its own.
 
     Attributes:
         called: the author's parameters and buffers, by the names that the noted calls use for them.
@@ -26,8 +27,8 @@ class WeightKeys:
         absent: the author's keys that named no initializer when the file was read.
     """
 
-    def __init__(self, graph: ir.Graph, unfold: bool):
-        self.graph, self.unfold = graph, unfold
+    def __init__(self, graph: ir.Graph, unfold: bool, changed: bool = False):
+        self.graph, self.unfold, self._changed = graph, unfold, changed
         noted = exporter_metadata.signature(graph)
         self.called = noted or {}
         self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
@@ -43,6 +44,9 @@ class WeightKeys:
         """Returns whether an initializer's name is a key of the author's state_dict."""
         if self.author.listed:
             return name in self.author.states
+        value = self.graph.initializers.get(name) if self._changed and "." not in name else None
+        if value is not None and value.dtype is not None and not value.dtype.is_floating_point():
+            return False  # a size or an axis
         return "/" not in name and all(name.split(".")) and not is_generated(name)
 
     def is_free(self, key: str) -> bool:
