@@ -172,13 +172,14 @@ def padded(layer: nn.Module, front: Front) -> nn.Module | None:
         if mode != "constant" or set(layer.stride) != {1} or pairs != [(n // 2, n - n // 2) for n in total]:
             return None
         padding = "same"
-    result = type(layer)(
+    kind: Any = type(layer)  # each of the three takes sizes of as many numbers as it has
+    result: nn.Conv1d | nn.Conv2d | nn.Conv3d = kind(
         layer.in_channels,
         layer.out_channels,
-        layer.kernel_size,  # type: ignore[arg-type]  # of as many numbers as this class takes
-        layer.stride,  # type: ignore[arg-type]  # likewise
+        layer.kernel_size,
+        layer.stride,
         padding,
-        layer.dilation,  # type: ignore[arg-type]  # likewise
+        layer.dilation,
         layer.groups,
         bias=False,
         padding_mode="zeros" if mode == "constant" else mode,
