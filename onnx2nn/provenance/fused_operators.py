@@ -82,8 +82,9 @@ def _is_product(value: ir.Value | None, bias: ir.Value) -> bool:
     if product is None or product.op_type != "MatMul" or value is None or len(value.uses()) > 1:
         return False
     matrix = weight_input(product, 1)
-    shapes = [None if tensor is None or tensor.shape is None else list(tensor.shape) for tensor in (matrix, bias)]
-    return not value.is_graph_output() and None not in shapes and shapes[0][-1:] == shapes[1]  # type: ignore[index]  # not None
+    if matrix is None or matrix.shape is None or bias.shape is None or value.is_graph_output():
+        return False
+    return list(matrix.shape)[-1:] == list(bias.shape)
 
 
 def _split(graph: ir.Graph, node: ir.Node, index: int, position: int) -> None:
