@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import onnx2nn
-from onnx2nn.errors import UnsupportedModelError
+from onnx2nn.errors import Onnx2nnError, UnsupportedModelError
 from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.modules.graph_module import ImportedModule
 from tests.tiers import mostly_slow
@@ -145,6 +145,30 @@ def test_no_attribute_runs(opaque: bool, tmp_path: Path, monkeypatch: pytest.Mon
         del node.attribute[1]
         model.graph.node[0].CopyFrom(node)
         assert onnx2nn.load(model)(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("op", ["call_module", "get_attr", "call_method", "placeholder", "call_function"])
+def test_no_name_in_a_graph_runs(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check behind all that give names: in the graph of the whole and of a block."""
+    monkeypatch.chdir(tmp_path)
+    for part in ("", "block"):
+        module = onnx2nn.load(model_of("block.layer")).get_submodule(part)
+        module.add_module(RUNS, nn.ReLU())
+        module(X)
+        graph = module.graph
+        first = next(node for node in graph.nodes if node.op == "placeholder")
+        with graph.inserting_after(first):
+            if op == "call_function":
+                graph.call_function(torch.relu, (first,), {'a=__import__("os").mkdir("ran"), b': 1})
+            elif op == "call_method":
+                graph.call_method(f"relu() or {RUNS}", (first,))
+            elif op == "placeholder":
+                graph.create_node(op, 'a=__import__("os").mkdir("ran")')
+            else:
+                graph.create_node(op, RUNS, (first,) if op == "call_module" else ())
+        with pytest.raises(Onnx2nnError, match="cannot stand in a program"):
+            module.recompile()
     assert not (tmp_path / "ran").exists()
 
 

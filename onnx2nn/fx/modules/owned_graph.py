@@ -1,19 +1,36 @@
-"""Graphs that do not keep their module alive.
+"""Graphs that do not keep their module alive, and write no code but their nodes' calls.
 
 A `torch.fx.Graph` and its GraphModule refer to each other. Such a cycle waits for Python's cyclic garbage collector,
 which counts objects and not bytes: a loop that loads and drops models of 20 MB took gigabytes.
+
+torch writes the names in a graph into its program as they are, where a name may end the text around it and be code.
+What gives names to nodes lets none of these through; here is the second door.
 """
 
 from __future__ import annotations
 
+import keyword
 import weakref
 from typing import Any
 
 from torch import fx
 
+from onnx2nn.errors import Onnx2nnError, shown_name
+from onnx2nn.ground.naming import is_writable
+
 
 class OwnedGraph(fx.Graph):
-    """A graph whose `owning_module` is None once nothing else refers to the module."""
+    """A graph whose `owning_module` is None once nothing else refers to the module, and whose names are names.
+
+    Raises:
+        Onnx2nnError: by `python_code`, for a name that a program cannot hold as it is.
+    """
+
+    def python_code(self, root_module: str, **options: Any) -> Any:
+        """Returns the program, see `torch.fx.Graph.python_code`."""
+        for node in self.nodes:
+            _require_names(node)
+        return super().python_code(root_module, **options)
 
     @property
     def _owning_module(self) -> fx.GraphModule | None:  # type: ignore[override]  # torch's is an attribute
@@ -41,3 +58,25 @@ def owned(graph: fx.Graph) -> fx.Graph:
         graph.__class__ = OwnedGraph
         graph.owning_module = owner
     return graph
+
+
+def _require_names(node: fx.Node) -> None:
+    """Refuses what torch would write into a program without an escape, and is no name."""
+    match node.op:
+        case "call_module" | "get_attr":
+            unfit = [] if is_writable(str(node.target)) else [node.target]
+        case "placeholder":
+            unfit = [name for name in [str(node.target).lstrip("*")] if not _is_name(name)]
+        case "call_method":
+            unfit = [name for name in [str(node.target)] if not _is_name(name)]
+        case _:
+            unfit = []
+    unfit += [name for name in node.kwargs if not _is_name(name)]
+    if unfit:
+        raise Onnx2nnError(
+            f"The name {shown_name(str(unfit[0]))!r} of a {node.op} cannot stand in a program. Rename it in the graph."
+        )
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
