@@ -48,6 +48,11 @@ def is_writable(path: str) -> bool:
     )
 
 
+def is_parameter(name: str) -> bool:
+    """Returns whether a function may have a parameter of a name: Python reads the name as it is."""
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
+
+
 def without_call_number(path: str) -> str:
     """Returns the path of a module, or its name, which torch's older exporter numbers in its calls after the first.
 

@@ -9,14 +9,13 @@ What gives names to nodes lets none of these through; here is the second door.
 
 from __future__ import annotations
 
-import keyword
 import weakref
 from typing import Any
 
 from torch import fx
 
 from onnx2nn.errors import Onnx2nnError, shown_name
-from onnx2nn.ground.naming import is_writable
+from onnx2nn.ground.naming import is_parameter, is_writable
 
 
 class OwnedGraph(fx.Graph):
@@ -62,21 +61,13 @@ def owned(graph: fx.Graph) -> fx.Graph:
 
 def _require_names(node: fx.Node) -> None:
     """Refuses what torch would write into a program without an escape, and is no name."""
-    match node.op:
-        case "call_module" | "get_attr":
-            unfit = [] if is_writable(str(node.target)) else [node.target]
-        case "placeholder":
-            unfit = [name for name in [str(node.target).lstrip("*")] if not _is_name(name)]
-        case "call_method":
-            unfit = [name for name in [str(node.target)] if not _is_name(name)]
-        case _:
-            unfit = []
-    unfit += [name for name in node.kwargs if not _is_name(name)]
+    unfit = [name for name in node.kwargs if not is_parameter(name)]
+    match node.op, str(node.target):
+        case "call_module" | "get_attr", path if not is_writable(path):
+            unfit.append(path)
+        case "placeholder" | "call_method", name if not is_parameter(name.lstrip("*")):
+            unfit.append(name)
     if unfit:
         raise Onnx2nnError(
-            f"The name {shown_name(str(unfit[0]))!r} of a {node.op} cannot stand in a program. Rename it in the graph."
+            f"The name {shown_name(unfit[0])!r} of a {node.op} cannot stand in a program. Rename it in the graph."
         )
-
-
-def _is_name(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name)
