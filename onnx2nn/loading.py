@@ -30,7 +30,6 @@ from onnx2nn.importing.plan import Plan, Report, plan
 from onnx2nn.importing.training import choose_trainable
 from onnx2nn.optimization import check_mode
 from onnx2nn.optimization import optimize as optimized
-from onnx2nn.provenance.exporter_metadata import DEQUANTIZED
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
 from onnx2nn.reading.mapped import MappedFiles, mapping
@@ -393,7 +392,6 @@ def _import_to(
 
         report = dequantize(model, Tensors(target.F, target.constants))
         done["dequantized"] = report.described()
-        model.meta[DEQUANTIZED] = True
     author = restore(model, unfold=options.raise_patterns)
 
     def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:

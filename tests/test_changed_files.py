@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
-from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.transformers import optimizer
 from torch import nn
 
@@ -215,6 +215,68 @@ def test_a_square_matrix_has_the_layout_of_its_author(
     module.load_state_dict(model.state_dict(), strict=False)
     torch.testing.assert_close(module(x), before, rtol=0, atol=0.1)
     assert onnx2nn.verify(changed, onnx2nn.load(changed)).ok
+
+
+class _Classifier(nn.Module):
+    """Layers of all kinds that a quantiser changes: convolutions, products in and outside of a Gemm, in blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(2)
+        )
+        self.query, self.head = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x) + x
+        x = x.flatten(2).transpose(1, 2)
+        return self.head((self.query(x) * x).mean(1))  # type: ignore[no-any-return]  # of a module
+
+
+QUANTISERS: dict[str, Callable[[Path, Path], None]] = {
+    "pairs": lambda source, target: quantize_static(source, target, _Batches(_normal(4, 3, 8, 8))),
+    "operators": lambda source, target: quantize_static(
+        source, target, _Batches(_normal(4, 3, 8, 8)), quant_format=QuantFormat.QOperator
+    ),
+    "channels": lambda source, target: quantize_static(
+        source, target, _Batches(_normal(4, 3, 8, 8)), per_channel=True, reduce_range=True
+    ),
+    "dynamic": lambda source, target: quantize_dynamic(source, target),
+    "dynamic unsigned": lambda source, target: quantize_dynamic(source, target, weight_type=QuantType.QUInt8),
+}
+
+
+@pytest.mark.parametrize("quantiser", QUANTISERS)
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_what_a_quantiser_wrote_is_the_network_of_its_author_as_floats(
+    dynamo: bool, quantiser: str, tmp_path: Path
+) -> None:
+    """The keys and the layers are those of the float file, the weights the author's but for rounding, and trained."""
+    torch.manual_seed(0)
+    model, x = _Classifier(), torch.from_numpy(_normal(4, 3, 8, 8))
+    model(x), model.eval()  # statistics of its own
+    exported, changed = tmp_path / "exported.onnx", tmp_path / "changed.onnx"
+    torch.onnx.export(model, (x,), exported, dynamo=dynamo, verbose=False, input_names=["x"])
+    QUANTISERS[quantiser](exported, changed)
+    module = onnx2nn.load(changed, quantized="dequantize")
+    if quantiser not in ("pairs", "channels"):  # notes of what was folded are dropped; the older exporter has none
+        torch.onnx.export(model, (x,), exported, dynamo=False, input_names=["x"])
+    plain = onnx2nn.load(exported)
+    state, expected = module.state_dict(), plain.state_dict()
+    assert {name for name, _ in module.named_parameters()} == {name for name, _ in plain.named_parameters()}
+    for key, value in expected.items():
+        assert state[key].shape == value.shape
+        torch.testing.assert_close(state[key], value, rtol=0, atol=0.02 * float(value.abs().max()))
+    layers = (nn.Conv2d, nn.Linear, nn.BatchNorm2d)
+    kinds = [
+        {name: type(part) for name, part in m.named_modules() if isinstance(part, layers)} for m in (plain, module)
+    ]
+    if quantiser.startswith("dynamic"):  # others round the product before its bias
+        assert kinds[0] == kinds[1]
+    torch.testing.assert_close(module(x), model(x), rtol=0, atol=0.1)
 
 
 class _Residual(nn.Module):

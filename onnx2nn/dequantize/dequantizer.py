@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
+from onnx2nn.dequantize.joined_biases import join_biases
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.importing.constants import Constant
 from onnx2nn.ops import quantize
@@ -22,8 +23,8 @@ from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 _SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized|(_DQ)?_Q\d+(G\d+)?)$")
 """What quantisation tools append to the name of a weight."""
 
-_NODE_SUFFIX = re.compile(r"(_matmul)?(_DQ)?_Q\d+(G\d+)?$")
-"""What ONNX Runtime's quantisers to few bits append to the name of a node."""
+_NODE_SUFFIX = re.compile(r"(_quant|(_matmul)?(_DQ)?_Q\d+(G\d+)?)$")
+"""What ONNX Runtime's quantisers append to the name of a node."""
 
 
 @dataclass
@@ -150,6 +151,8 @@ class Dequantizer:
         _remove_unread(self.graph, {counterpart.value for counterpart in self.counterparts.values()})
         self._requantise_read_values()
         _remove_unread(self.graph)
+        join_biases(self.graph)
+        _remove_unread(self.graph)
         left = set(self.graph)
         _drop_suffixes(left - set(before))
         for node in before:
@@ -229,22 +232,21 @@ class Dequantizer:
         like: ir.Value,
         *,
         version: int = REPLACEMENT_OPSET,
+        placed: bool = True,
         **attributes: Any,
     ) -> ir.Value:
-        """Inserts a node before `before`; its float output has the shape of `like`, and a name after it."""
+        """Inserts a node before another one, in its module if it is `placed`; returns its output, of `like`'s shape."""
         options = ir.convenience.convert_attributes(attributes)
-        node = ir.Node("", operator, inputs, options, version=version, name=before.name)
-        node.metadata_props.update(before.metadata_props)
+        node = ir.Node("", operator, inputs, options, version=version)
+        if placed:
+            node.name = before.name
+            node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
         name = self.names.unused(f"{like.name}_float")
         kind = like.dtype if like.dtype is not None and like.dtype.is_floating_point() else ir.DataType.FLOAT
         output.name, output.shape, output.type = name, like.shape, ir.TensorType(kind)
         self.graph.insert_before(before, node)
         return output
-
-    def constant_node(self, before: ir.Node, array: np.ndarray[Any, Any], like: ir.Value) -> ir.Value:
-        """Inserts a float32 Constant node before `before`."""
-        return self.emit(before, "Constant", [], like, value=ir.tensor(np.asarray(array, np.float32)))
 
     def set_counterpart(
         self, node: ir.Node, value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None
@@ -268,18 +270,22 @@ class Dequantizer:
         zero = np.zeros(()) if zero is None else zero.astype(np.float64)
         low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in limits(element))
         if not self.is_within(value, low, high):
-            bounds = [self.constant_node(node, np.array(bound), output) for bound in (low, high)]
+            ends = (ir.tensor(np.array(bound, np.float32)) for bound in (low, high))
+            bounds = [self.emit(node, "Constant", [], output, placed=False, value=bound) for bound in ends]
             for bound in bounds:
                 bound.shape = ir.Shape([])
-            value = self.emit(node, "Clip", [value, *bounds], output)
+            value = self.emit(node, "Clip", [value, *bounds], output, placed=False)
             self.limits[value] = (low, high)
         self.counterparts[output] = FloatCounterpart(value, steps, zero)
         return True
 
     def is_within(self, value: ir.Value, low: float, high: float) -> bool:
-        """Returns whether a value lies between two numbers, because an added Clip with such limits comes before it."""
+        """Returns whether a value lies between two numbers: an added Clip with such limits gives it, or a weight."""
         producer: ir.Node | None = value.producer()
         while value not in self.limits:
+            known = self.constant(value)
+            if known is not None:
+                return bool(known.size) and low <= known.min() and known.max() <= high
             if producer is None or not (is_value_preserving(producer) or producer.op_type == "GlobalAveragePool"):
                 return False
             first = producer.inputs[0]

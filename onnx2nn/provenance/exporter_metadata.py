@@ -61,10 +61,6 @@ class Call(NamedTuple):
     arguments: tuple[str, ...]
 
 
-DEQUANTIZED = "onnx2nn.dequantized"
-"""What the model in memory notes after its integers were made floats."""
-
-
 class Place(NamedTuple):
     """The module of a node: its path and the full name of its class, `""` where the class is not known."""
 
@@ -76,12 +72,11 @@ def keeps_names(model: ir.Model) -> bool:
     """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file.
 
     A tool that changed such a file, as ONNX Runtime's quantiser does, put its own name in it, and left the newer
-    exporter's list of keys, or the names that an exporter gave to a node with weights. What was dequantised has names
-    of the quantiser, which would put its steps into the author's modules.
+    exporter's list of keys, or the names that an exporter gave to a node with weights.
     """
     if not is_changed(model) or _SIGNATURE in model.graph.metadata_props:
         return True
-    return DEQUANTIZED not in model.meta and _has_named(model.graph)
+    return _has_named(model.graph)
 
 
 def _has_named(graph: ir.Graph) -> bool:

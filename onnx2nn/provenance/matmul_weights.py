@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +19,9 @@ BY_PLACE = "the module that its node stands in"
 _PRODUCTS = ("aten.matmul.default", "aten.mm.default")
 """Calls of a product of matrices that are no layer's."""
 
+_TRANSPOSED = re.compile(r"_Transposed(_\d+)?$")
+"""What ONNX Runtime's quantiser appends to the name of a matrix, where it makes a MatMul and an Add of a Gemm."""
+
 _MOST_NODES_BEHIND = 32
 """Number of nodes that may compute a bias from the author's: Swin Transformer V2 puts zeros in its middle."""
 
@@ -31,7 +35,13 @@ class MatMulWeights:
     def restore(self, node: ir.Node) -> None:
         """Names the second factor of a MatMul by the call of linear, the bias added to it, or the node's place."""
         keys, weight = self._keys, weight_input(node, 1)
-        if weight is None or keys.is_key(weight.name or "") or weight.shape is None or len(weight.shape) != 2:
+        if weight is None or weight.shape is None or len(weight.shape) != 2:
+            return
+        own = _TRANSPOSED.sub("", weight.name or "")
+        if own != weight.name and keys.is_key(own) and keys.is_free(own):
+            keys.author.names.discard(weight.name or "")
+            return keys.rename(weight, own, "the name that a quantiser gives what it transposes", "transposed")
+        if keys.is_key(weight.name or ""):
             return
         for key, how in self._candidates(node):
             if key in keys.author.moved and is_equal(weight.const_value, keys.graph.initializers[key].const_value):
@@ -80,7 +90,7 @@ class MatMulWeights:
             state = keys.argument(call, 1) if call.target.startswith("aten.linear.") else None
             return [] if state is None else [(state.key, "an argument of the call of linear")]
         if keys.author.listed:
-            return []
+            return self._beside_biases(node)
         place = self._places(node)
         path = place.path if place is not None else ""
         alone = path and (node.name or "").endswith("/MatMul") and not self._is_among_others(node)
@@ -111,6 +121,17 @@ class MatMulWeights:
         if first_key in keys.author.moved:
             names.insert(0, first_key)
         return [(name, BY_PLACE) for name in (*names, f"{path}.weight")]
+
+    def _beside_biases(self, node: ir.Node) -> list[tuple[str, str]]:
+        """Returns the listed keys of weights without a value beside the biases that are added to a product.
+
+        ONNX Runtime's quantiser to its own operators leaves no note of the calls.
+        """
+        found = (
+            (f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")
+            for _, bias in self._biases(node)
+        )
+        return [(key, how) for key, how in found if key in self._keys.absent]
 
     def _is_among_others(self, node: ir.Node) -> bool:
         """Returns whether the module of a product reads other computed weights too, as no linear layer does."""
@@ -143,9 +164,13 @@ class MatMulWeights:
         return same(weight.const_value, own.const_value)
 
     def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
-        """Returns the author's biases that are added to the result of `node`, each with the node that adds it."""
-        adds = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Add"]
-        added = [(add, value) for add in adds for value in add.inputs if value is not None]
+        """Returns the author's biases that are added to the result of `node`, each with the node that adds it.
+
+        A Clip between both is the range of the integers that a quantiser rounded the result to.
+        """
+        users = [use.node for use in node.outputs[0].uses()]
+        users += [use.node for clip in users if clip.op_type == "Clip" for use in clip.outputs[0].uses()]
+        added = [(add, value) for add in users if add.op_type == "Add" for value in add.inputs if value is not None]
         found = [(add, value) for add, value in added if self._is_bias(value)]
         behind = ((add, self._bias_behind(value)) for add, value in added if value is not node.outputs[0])
         return found or [(add, bias) for add, bias in behind if bias is not None]
