@@ -85,11 +85,13 @@ def _has_named(graph: ir.Graph) -> bool:
     steps = [module.split(".") for module in modules if module]
     inside = {".".join(path[start:]) for path in steps for start in range(len(path))}
     for node in graph:
-        name, result = node.name or "", (node.outputs[0].name or "") if node.outputs else ""
-        if name.startswith("/") and ".".join(split_scopes(name)[:-1]) in inside:
-            return True
-        if name == f"node_{result}" and any(_module_of(_unrounded(value)) for value in node.inputs):
-            return True
+        name = node.name or ""
+        if name.startswith("/"):
+            if ".".join(split_scopes(name)[:-1]) in inside:
+                return True
+        elif name.startswith("node_") and node.outputs and name == f"node_{node.outputs[0].name}":
+            if any(_module_of(_unrounded(value)) for value in node.inputs):
+                return True
     return False
 
 
