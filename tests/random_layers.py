@@ -261,11 +261,11 @@ class Viewed(nn.Module):
 
 
 class Exponential(nn.Module):
-    """A scale whose logarithm is the weight, and large enough that no other number has this exponential."""
+    """A scale whose logarithm is the weight: several layers have equal ones, and other numbers one exponential."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.logit_scale = nn.Parameter(torch.rand(()) + 2)
+        self.logit_scale = nn.Parameter(torch.rand(()).round() * 1.8 + 0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.normalize(x, dim=-1) * self.logit_scale.exp()

@@ -21,8 +21,8 @@ _NEAR = 4
 def restore_exponential(keys: WeightKeys, folded: ir.Value) -> None:
     """Replaces an initializer that is the exponential of a weight by the weight and an Exp of it.
 
-    The weight is the number of which numpy, with which the exporter folds, gives this exponential, if there is one
-    alone: from about 2 on, neighbours have different exponentials.
+    The weight is the number next to the logarithm of which numpy, with which the exporter folds, gives this
+    exponential. Where it is below about 2, its neighbours give it too: the author's is one of them.
     """
     noted = exporter_metadata.folded_from(folded)
     if not keys.unfold or len(noted) != 1 or not noted <= keys.absent or not _EXPONENTIAL.fullmatch(folded.name or ""):
@@ -32,10 +32,14 @@ def restore_exponential(keys: WeightKeys, folded: ir.Value) -> None:
     if values.dtype != np.float32 or not keys.is_free(key) or not bool(np.all((values > 0) & (values < np.inf))):
         return
     nearest = np.log(values.astype(np.float64)).astype(np.float32)
-    near = [nearest + np.spacing(nearest) * np.float32(steps) for steps in range(-_NEAR, _NEAR + 1)]
+    unit = np.maximum(np.spacing(np.abs(nearest)), np.spacing(values) / values)  # of the weight, of the exponential
+    near = [nearest + unit * np.float32(steps) for steps in sorted(range(-_NEAR, _NEAR + 1), key=abs)]
     fits = np.stack([np.exp(exponents) == values for exponents in near])
-    if np.all(fits.sum(0) == 1):
-        keys.add(
-            key, np.choose(fits.argmax(0), near), f"the logarithm of what the exporter folded into {folded.name!r}"
-        )
+    if np.all(fits.any(0)):
+        how = f"the logarithm of what the exporter folded into {folded.name!r}"
+        weight = np.choose(fits.argmax(0), near)
+        around = [np.nextafter(weight, np.float32(end)) for end in (-np.inf, np.inf)]
+        if any(bool(np.any(np.exp(other) == values)) for other in around):
+            how += ", whose last digits several weights give"
+        keys.add(key, weight, how)
         replace(keys, folded, [ir.Node("", "Exp", [keys.graph.initializers[key]])])

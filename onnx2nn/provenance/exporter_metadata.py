@@ -89,8 +89,9 @@ def _has_named(graph: ir.Graph) -> bool:
         if name.startswith("/"):
             if ".".join(split_scopes(name)[:-1]) in inside:
                 return True
-        elif name.startswith("node_") and node.outputs and name == f"node_{node.outputs[0].name}":
-            if any(_module_of(_unrounded(value)) for value in node.inputs):
+        elif name.startswith("node_"):
+            result = node.outputs[0].name if node.outputs else None
+            if name == f"node_{result}" and any(_module_of(_unrounded(value)) for value in node.inputs):
                 return True
     return False
 
@@ -249,6 +250,11 @@ def exported_place(model: ir.Model, node: ir.Node) -> str:
 def folded_from(value: ir.Value) -> set[str]:
     """Returns the names of the values that the exporter folded into an initializer; empty without such a note."""
     return set(_words(value.metadata_props.get(_FOLDED, "")))
+
+
+def note_folded(value: ir.Value, names: set[str]) -> None:
+    """Notes on an initializer what it was folded from, as the exporter does."""
+    value.metadata_props[_FOLDED] = str(sorted(names))
 
 
 def source_of(node: ir.Node) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 
 import onnx_ir as ir
 
+from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of, is_fresh, slot_of, weight_input
 
 
@@ -65,6 +67,54 @@ def split_equal(keys: WeightKeys) -> None:
                 copies[key, source] = keys.copy(key, given[position])
             if (key, source) in copies:
                 node.replace_input_with(position, copies[key, source])
+
+
+def split_folded(keys: WeightKeys) -> None:
+    """Splits what the exporter computed of several equal weights and then merged: each module reads its own again.
+
+    The call of a node names the result that it read, `exp_1`, and the initializer is another module's, `exp`. The key
+    of its weight is that of the other module's in the module of the node.
+    """
+    for value in list(keys.graph.initializers.values()):
+        noted = exporter_metadata.folded_from(value)
+        merged = noted & keys.absent
+        if len(merged) != 1:
+            continue
+        (key,) = merged
+        own: dict[str, ir.Value] = {}
+        for use in list(value.uses()):
+            name, other = _read_result(value, use.node), _key_beside(keys, key, use.node)
+            if not other or not name or (name in keys.graph.initializers and name not in own):
+                continue
+            if name not in own:
+                own[name] = ir.Value(name=name, shape=value.shape, type=value.type, const_value=value.const_value)
+                keys.graph.register_initializer(own[name])
+                exporter_metadata.note_folded(own[name], noted - merged | {other})
+            use.node.replace_input_with(use.idx, own[name])
+
+
+_NUMBER = re.compile(r"_\d+$")
+"""What torch adds to the name of a further result of one function."""
+
+
+def _read_result(value: ir.Value, node: ir.Node) -> str:
+    """Returns the name of the result that the call of a node read in the place of an initializer; `""` for its own."""
+    call = exporter_metadata.call_of(node)
+    names = [text.removeprefix("%") for text in call.arguments] if call is not None else []
+    if value.name in names:
+        return ""
+    kind = _NUMBER.sub("", value.name or "")
+    found = {name for name in names if _NUMBER.sub("", name) == kind}
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def _key_beside(keys: WeightKeys, key: str, node: ir.Node) -> str:
+    """Returns the absent key that the weight `key` of another module has in the module of a node, `""` for none."""
+    place = exporter_metadata.place_of(node)
+    steps = key.split(".") if place is not None and place.path else []
+    ends = (".".join(steps[-count:]) for count in range(1, len(steps)))
+    found = (f"{place.path}.{end}" for end in ends) if place is not None else ()
+    return next((other for other in found if other != key and other in keys.absent and keys.is_free(other)), "")
 
 
 def _pairs(keys: WeightKeys, named: list[str], given: dict[int, ir.Value]) -> list[tuple[int, str]]:

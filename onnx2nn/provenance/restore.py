@@ -22,7 +22,7 @@ from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.looked_up_weights import restore_indexed, restore_looked_up
 from onnx2nn.provenance.matmul_weights import MatMulWeights
-from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_identity
+from onnx2nn.provenance.merged_weights import join_nameless, split_equal, split_folded, split_identity
 from onnx2nn.provenance.node_places import NodePlaces
 from onnx2nn.provenance.quantised_weights import holds_integers, name_integers, restore_quantised, restore_rounded
 from onnx2nn.provenance.relative_positions import restore_axis, restore_distances, restore_table
@@ -58,6 +58,7 @@ def _restored(model: ir.Model, unfold: bool) -> Author | None:
     join_nameless(keys, {"MatMul", *LAYERS})
     if keys.absent:
         split_equal(keys)
+        split_folded(keys)
         for node in keys.graph:
             tie_by_place(keys, node)
     tie_unused(keys)

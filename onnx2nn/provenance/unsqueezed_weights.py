@@ -201,9 +201,9 @@ def unsqueeze(weight: ir.Value, places: tuple[int, ...]) -> list[ir.Node]:
 
 
 def replace(keys: WeightKeys, folded: ir.Value, made: list[ir.Node]) -> None:
-    """Replaces an initializer by the result of the last of new nodes."""
+    """Replaces an initializer by the result of the last of new nodes, which stand where it is used: none has a name."""
     for number, node in enumerate(made):
-        node.name = node.outputs[0].name = f"{folded.name}/{node.op_type}{f'_{number}' if number else ''}"
+        node.outputs[0].name = f"{folded.name}/{node.op_type}{f'_{number}' if number else ''}"
     keys.graph.insert_before(keys.graph[0], made)
     folded.replace_all_uses_with(made[-1].outputs[0], replace_graph_outputs=True)
     keys.graph.initializers.pop(folded.name or "")
