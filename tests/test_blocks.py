@@ -113,6 +113,36 @@ def test_calls_are_the_originals(exporter: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
+class Shortcut(nn.Module):
+    """A block that calls a module before those whose results it takes first, as ResNet V2's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.downsample = nn.LayerNorm(8), nn.Linear(8, 8)
+        self.inner, self.act, self.gate = nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        shortcut = self.downsample(x)
+        gate = self.gate(x)
+        return self.act(self.inner(x)) * gate + shortcut
+
+
+@both
+def test_calls_of_a_block_are_in_its_authors_order(exporter: str) -> None:
+    """Hooks see modules in the order of the file, also where results are used in another one."""
+    path = EXPORTERS[exporter](
+        "shortcuts", seeded(lambda: nn.Sequential(Shortcut(), Shortcut())), _inputs(2), _inputs(3, 7)
+    )
+    module, seen = onnx2nn.load(path), list[str]()
+    for name, inner in module.named_modules():
+        inner.register_forward_pre_hook(lambda m, args, name=name: seen.append(name))
+    run(module, _inputs(3))
+    order = ("", "norm", "downsample", "gate", "inner", "act")
+    assert seen == ["", *(f"{block}.{name}".strip(".") for block in "01" for name in order)]
+    assert type(module.get_submodule("0")) is type(module.get_submodule("1"))
+
+
 @both
 def test_equal_blocks_are_one_class(exporter: str) -> None:
     """Blocks, imports and copies of equal programs have one class each, so that their states can be stacked."""

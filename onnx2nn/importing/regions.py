@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -172,18 +173,12 @@ class Divider(Generic[N, R]):
         return {item: [producers[arg] for arg in self.inputs[item] if arg in producers] for item in (*nodes, *regions)}
 
     def _in_turn(self, items: Iterable[Item], before: Mapping[Item, Sequence[Item]]) -> Mapping[Item, Sequence[Item]]:
-        """Returns the items that each of a body follows: whose values it uses, and the call before it of its module.
+        """Returns the items that each of a body follows: whose values it uses, and the call of a module before it.
 
-        Hooks of a module see its calls in this order, which structure does not tell where none needs another's result.
+        Hooks see the calls in this order, which structure does not tell where none needs another's result.
         """
-        last, result = dict[Hashable, Item](), dict(before)
-        for item in items:
-            module = self.callee(item)
-            if module is not None:
-                if module in last:
-                    result[item] = [last[module], *before[item]]
-                last[module] = item
-        return result
+        calls = [item for item in items if self.callee(item) is not None]
+        return {**before, **{item: [last, *before[item]] for last, item in itertools.pairwise(calls)}}
 
     def _order(self, items: list[Item], before: Mapping[Item, Sequence[Item]], regions: list[R]) -> list[Item] | R:
         """Returns a body's items such that each follows those before it; if no order does, a region to dissolve."""
