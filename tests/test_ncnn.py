@@ -337,6 +337,16 @@ def test_layer_norm_over_all_axes(shape: tuple[int, ...], affine: bool, bias: bo
     _check(convert(export_dynamo(name, nn.Sequential(norm, nn.Tanh()).eval(), (x,)), tmp_path))
 
 
+@pytest.mark.parametrize("build", [lambda: nn.GroupNorm(2, 8), lambda: nn.InstanceNorm2d(8, affine=True)])
+def test_normalisations_with_a_weight_and_no_bias(build: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """NCNN's have both or none."""
+    norm = seeded(build)
+    norm.bias = None
+    nn.init.normal_(norm.weight)
+    model = nn.Sequential(norm, nn.Tanh(), nn.Conv2d(8, 2, 1)).eval()
+    _check(convert(export_dynamo(f"ncnn_scaled_{type(norm).__name__}", model, (torch.randn(1, 8, 5, 6),)), tmp_path))
+
+
 @pytest.mark.parametrize("affine", [False, True])
 def test_instance_norm_of_a_sequence(affine: bool, tmp_path: Path) -> None:
     norm = seeded(lambda: nn.InstanceNorm1d(6, affine=affine))

@@ -435,6 +435,42 @@ def test_one_head_is_no_shuffle(exporter: str) -> None:
     check_against_onnxruntime(path, module, other)
 
 
+class Scaled(nn.Module):
+    """A normalisation of each kind with a weight and no bias, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = functools.partial(nn.GroupNorm, 2), functools.partial(nn.InstanceNorm2d, affine=True), nn.BatchNorm2d
+        self.norms = nn.ModuleList(kind(8) for kind in kinds * 2)
+        for norm in self.norms:
+            norm.bias = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm in self.norms:
+            x = norm(x).relu() + x
+        return x
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_normalisations_with_a_weight_and_no_bias(exporter: str) -> None:
+    """The bias of zeros that the exporter fills in is no constant of the model; each is a layer, where torch has it."""
+    inputs, other = _image(2), (torch.randn(3, 8, 5, 9),)
+    original = seeded(Scaled)
+    path = EXPORTERS[exporter]("raising_norms_without_bias", original, inputs, other)
+    module = onnx2nn.load(path)
+    assert not module.meta["onnx2nn"]["raising"]["dropped"]
+    for values in (inputs, other):
+        check_against_onnxruntime(path, module, values)
+        check_same(run(module, values), run(original, values), "as its author's")
+    for ours, theirs in zip(module.norms, original.norms, strict=True):
+        check_same(run(ours, other), run(theirs, other), "alone")
+        if "bias" in inspect.signature(nn.GroupNorm).parameters:
+            assert type(ours) is type(theirs)
+            assert ours.bias is None
+    module.load_state_dict(original.state_dict(), strict=True)
+    check_travels(module, inputs, other)
+
+
 class Normalised(nn.Module):
     """Normalisations whose sizes the exporters write as numbers, of values whose sizes the file does not state."""
 

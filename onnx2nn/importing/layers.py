@@ -48,6 +48,7 @@ class Framework(NamedTuple):
         statistics: the only element type of batch normalisation, None for any type.
         stacks: whether a recurrent module has several layers (`num_layers`), and nests its states.
         options: whether attention has dropout, optional biases and returned weights, and LayerNorm an optional bias.
+        unbiased: whether the other normalisations have an optional bias beside a weight.
         lacks: functions for which there is no layer.
     """
 
@@ -59,12 +60,17 @@ class Framework(NamedTuple):
     statistics: Any = None
     stacks: bool = True
     options: bool = True
+    unbiased: bool = False
     lacks: frozenset[str] = frozenset()
 
     def fits(self, input: Any, *weights: Any, optional: tuple[Any, ...] = ()) -> bool:
         """Returns whether all weights are constants (`optional` ones may be None) and the input has their type."""
         given = (*weights, *(weight for weight in optional if weight is not None))
         return all(map(self.holds, given)) and (not self.strict or input.dtype is weights[0].dtype)
+
+    def fits_norm(self, input: Any, weight: Any, bias: Any) -> bool:
+        """Returns whether a normalisation with these weights may be a layer."""
+        return self.fits(input, weight, optional=(bias,)) and (bias is not None or self.unbiased)
 
     def ranked(self, input: Any, rank: int) -> bool:
         """Returns whether the input has the rank `rank`, in a framework whose layers require it."""
@@ -190,6 +196,11 @@ def _linear(framework: Framework, input: Any, weight: Any, bias: Any = None) -> 
     return Layer("Linear", config, {"weight": weight, "bias": bias}, (input,))
 
 
+def _bias_option(bias: Any) -> dict[str, Any]:
+    """Returns the argument of a normalisation with a weight alone, which torch's older versions lack."""
+    return {} if bias is not None else {"bias": False}
+
+
 @_layer("batch_norm")
 def _batch_norm(
     framework: Framework,
@@ -205,13 +216,15 @@ def _batch_norm(
     kinds = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
     state = dict(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     given = [tensor for tensor in state.values() if tensor is not None]
-    if training or input.ndim not in kinds or len(given) == 3 or not framework.fits(input, *given):
+    if training or input.ndim not in kinds or (weight is None and bias is not None):
+        return None
+    if not framework.fits(input, *given) or (len(given) == 3 and not framework.unbiased):
         return None
     types = {tensor.dtype for tensor in given}
     if framework.statistics is not None and types != {framework.statistics}:
         return None
     config = dict(num_features=running_mean.shape[0], eps=eps, momentum=momentum)
-    config |= {} if weight is not None else {"affine": False}
+    config |= {"affine": False} if weight is None else _bias_option(bias)
     return Layer(kinds[input.ndim], config, state, (input,))
 
 
@@ -228,11 +241,12 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Layer | None:
     kinds = {3: "InstanceNorm1d", 4: "InstanceNorm2d", 5: "InstanceNorm3d"}
-    if input.ndim not in kinds or not framework.fits(input, weight, bias):
+    if input.ndim not in kinds or not framework.fits_norm(input, weight, bias):
         return None
     if running_mean is not None or running_var is not None or not use_input_stats:
         return None
     config = dict(num_features=weight.shape[0], eps=eps, momentum=momentum, affine=True)
+    config |= _bias_option(bias)
     return Layer(kinds[input.ndim], config, dict(weight=weight, bias=bias), (input,))
 
 
@@ -240,9 +254,9 @@ def _instance_norm(
 def _group_norm(
     framework: Framework, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Layer | None:
-    if not framework.fits(input, weight, bias):
+    if not framework.fits_norm(input, weight, bias):
         return None
-    config = dict(num_groups=num_groups, num_channels=weight.shape[0], eps=eps)
+    config = dict(num_groups=num_groups, num_channels=weight.shape[0], eps=eps) | _bias_option(bias)
     return Layer("GroupNorm", config, {"weight": weight, "bias": bias}, (input,))
 
 

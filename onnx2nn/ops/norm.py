@@ -121,11 +121,20 @@ def batch_normalization_1(
 
 @op("InstanceNormalization", 1, traits=["channels_first", "keeps_rank"])
 def instance_normalization(F: Any, input: Any, scale: Any, B: Any, *, epsilon: float = 1e-05) -> Any:
-    if (math.prod(input.shape[2:]) == 1) is True:  # torch refuses a single element; its variance is 0
-        return (input - input) / math.sqrt(epsilon) * _channelwise(input, scale) + _channelwise(input, B)
-    if (input.numel() == 0) is True:  # torch fails without samples, channels or places
-        return input
-    return F.nn.functional.instance_norm(input, weight=scale, bias=B, eps=epsilon)
+    return normalised_instances(F, input, scale, B, epsilon)
+
+
+def normalised_instances(F: Any, X: Any, weight: Any, bias: Any, epsilon: float) -> Any:
+    """Returns the InstanceNormalization of X; bias, or both, may be None."""
+    if (math.prod(X.shape[2:]) == 1) is True:  # torch refuses a single element; its variance is 0
+        Y = (X - X) / math.sqrt(epsilon)
+        Y = Y if weight is None else Y * _channelwise(X, weight)
+        return Y if bias is None else Y + _channelwise(X, bias)
+    if (X.numel() == 0) is True:  # torch fails without samples, channels or places
+        return X
+    if weight is None:
+        return F.nn.functional.instance_norm(X, eps=epsilon)
+    return F.nn.functional.instance_norm(X, weight=weight, bias=bias, eps=epsilon)
 
 
 def _stash_dtype(F: Any, stash_type: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.ops.norm import normalised_instances
 from onnx2nn.ops.shape import broadcast, demand, expand, fixed, reshape, split
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
@@ -41,6 +42,8 @@ def group_norm(
 ) -> Any:
     """X reshaped to `split`, `(N, groups, size)`, normalised, and reshaped to `sizes`; weight and bias: `(C,)`.
 
+    A weight may be there without a bias.
+
     This is `F.group_norm` where the reshapes keep the samples and the shape of X, and each group has whole channels.
     """
     if all(map(_holds, _conditions_of_groups(X, split, sizes))):
@@ -50,21 +53,24 @@ def group_norm(
     if weight is None:
         return Y
     each = (-1, *[1] * (Y.ndim - 2))  # one number for each channel
-    return Y * weight.reshape(each) + bias.reshape(each)
+    Y = Y * weight.reshape(each)
+    return Y if bias is None else Y + bias.reshape(each)
 
 
-@op("InstanceNorm", 1, domain=OWN)
-def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
-    return F.nn.functional.instance_norm(X, eps=epsilon)
+@op("InstanceNorm", 1, domain=OWN, weights=["weight"])
+def instance_norm(F: Any, X: Any, weight: Any = None, *, epsilon: float) -> Any:
+    """An InstanceNormalization without a bias."""
+    return normalised_instances(F, X, weight, None, epsilon)
 
 
-@op("BatchNorm", 1, domain=OWN, buffers=["mean", "var"])
-def batch_norm(F: Any, X: Any, mean: Any, var: Any, *, epsilon: float, momentum: float) -> Any:
-    """A BatchNormalization without weights, with the momentum of ONNX."""
+@op("BatchNorm", 1, domain=OWN, weights=["weight"], buffers=["mean", "var"])
+def batch_norm(F: Any, X: Any, mean: Any, var: Any, weight: Any = None, *, epsilon: float, momentum: float) -> Any:
+    """A BatchNormalization without a bias, with the momentum of ONNX."""
     if X.dtype == F.float64:
         mean, var = mean.to(X.dtype), var.to(X.dtype)
+        weight = None if weight is None else weight.to(X.dtype)
     mean, var = mean.detach(), var.detach()  # torch has no gradient of statistics
-    return F.nn.functional.batch_norm(X, mean, var, None, None, False, round(1 - momentum, 7), epsilon)
+    return F.nn.functional.batch_norm(X, mean, var, weight, None, False, round(1 - momentum, 7), epsilon)
 
 
 @op("GLU", 1, domain=OWN)

@@ -150,23 +150,22 @@ def _plain_rms_norm(match: Match, facts: ValueFacts) -> NewNode | None:
 
 
 def _without_weights(match: Match, facts: ValueFacts) -> NewNode | None:
-    """Builds a normalisation without weights where the exporter filled in weights of 1 and biases of 0."""
+    """Builds a normalisation without what the exporter filled in: biases of 0, and weights of 1 beside these."""
     node: ir.Node = match["norm"]
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    if (
-        weight is None
-        or not facts.is_exporter_default(weight, 1)
-        or (bias is not None and not facts.is_exporter_default(bias, 0))
-    ):
+    if weight is None or (bias is not None and not facts.is_exporter_default(bias, 0)):
         return None
     epsilon = {"epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5}
-    if node.op_type == "InstanceNormalization":
-        return NewNode(f"{OWN}::InstanceNorm", (match["x"],), epsilon)
+    kept = _kept(weight, facts)
+    if node.op_type == "InstanceNormalization" and tensor_of(weight) is not None:
+        return NewNode(f"{OWN}::InstanceNorm", (match["x"], *kept), epsilon)
+    if kept:
+        return None
     return NewNode(f"{OWN}::LayerNorm", (match["x"],), {"dims": len(facts.constant_shape(weight) or ()), **epsilon})
 
 
 def _batch_norm_without_weights(match: Match, facts: ValueFacts) -> NewNode | None:
-    """Builds a batch normalisation without weights, at the precision of one with weights of the statistics' type."""
+    """Builds a batch normalisation without a bias, at the precision of one with weights of the statistics' type."""
     norm: ir.Node = match["norm"]
     weight, bias, *statistics = norm.inputs[1:]
     kinds = {None if (tensor := tensor_of(value)) is None else tensor.dtype for value in norm.inputs[1:]}
@@ -178,13 +177,19 @@ def _batch_norm_without_weights(match: Match, facts: ValueFacts) -> NewNode | No
         or not norm.attributes.keys() <= _INFERENCE.keys()
     ):
         return None
-    if not facts.is_exporter_default(weight, 1) or not facts.is_exporter_default(bias, 0):
+    if not facts.is_exporter_default(bias, 0):
         return None
     given = {name: attribute.value for name, attribute in norm.attributes.items()}
     epsilon, momentum, training = (_INFERENCE | given).values()
     if training or any(output.uses() for output in norm.outputs[1:]):
         return None
-    return NewNode(f"{OWN}::BatchNorm", (match["x"], *statistics), {"epsilon": epsilon, "momentum": momentum})
+    inputs = (match["x"], *statistics, *_kept(weight, facts))
+    return NewNode(f"{OWN}::BatchNorm", inputs, {"epsilon": epsilon, "momentum": momentum})
+
+
+def _kept(weight: ir.Value, facts: ValueFacts, number: int = 1) -> tuple[ir.Value, ...]:
+    """Returns a weight as further inputs of a node: none where the exporter filled it in with a number."""
+    return () if facts.is_exporter_default(weight, number) else (weight,)
 
 
 def _batch_norm_of_batch(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -243,14 +248,15 @@ def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     epsilon = norm.attributes["epsilon"].as_float() if "epsilon" in norm.attributes else 1e-5
     attributes = {"num_groups": split[1], "epsilon": epsilon}
     inputs = (match["x"], match["split"], match["sizes"])
-    if "weight" not in match or (
-        facts.is_exporter_default(match["weight"], 1) and facts.is_exporter_default(match["bias"], 0)
-    ):
+    if "weight" not in match:
         return NewNode(f"{OWN}::GroupNorm", inputs, attributes)
-    shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
-    if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
+    biases = _kept(match["bias"], facts, 0)
+    if not biases and not _kept(match["weight"], facts):
+        return NewNode(f"{OWN}::GroupNorm", inputs, attributes)
+    shapes = [facts.constant_shape(value) for value in (match["weight"], *biases)]
+    if shapes[0] is None or shapes[0] != shapes[-1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
         return None
-    return NewNode(f"{OWN}::GroupNorm", (*inputs, flat(match["weight"]), flat(match["bias"])), attributes)
+    return NewNode(f"{OWN}::GroupNorm", (*inputs, flat(match["weight"]), *map(flat, biases)), attributes)
 
 
 def _contradicts(sizes: list[int | None] | None, value: ir.Value) -> bool:
@@ -272,7 +278,7 @@ def _group_sample(match: Match, facts: ValueFacts) -> Sample:
     x = {"x": tuple(known if known and known > 0 else size for known, size in zip(sizes, free, strict=True))}
     if shape is None or facts.is_exporter_default(match["weight"], 1):
         return x
-    return {**x, "weight": shape, "bias": shape}
+    return {**x, "weight": shape} | ({"bias": shape} if _kept(match["bias"], facts, 0) else {})
 
 
 # Batch normalisation, which TensorFlow folds into a factor and a shift.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import operator
 import types
 from collections import OrderedDict
@@ -121,7 +122,10 @@ def _is_index(dtype: Any) -> bool:
     return dtype in (torch.int32, torch.int64)
 
 
-_LAYERS = Layers(Framework(torch.Tensor, _holds, _is_index, _is_zeros))
+_UNBIASED = "bias" in inspect.signature(nn.GroupNorm).parameters
+"""Whether this version of torch has normalisations with a weight and no bias beside that of LayerNorm."""
+
+_LAYERS = Layers(Framework(torch.Tensor, _holds, _is_index, _is_zeros, unbiased=_UNBIASED))
 _RECURRENT = {torch.lstm: "lstm", torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"}
 _NAMES: dict[Any, str] = {operator.getitem: "getitem", **_RECURRENT}
 _NAMES |= {getattr(F, name): name for name in _LAYERS if hasattr(F, name)}

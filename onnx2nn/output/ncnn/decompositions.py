@@ -90,6 +90,15 @@ def _layer_norm_in_a_row(layer: nn.LayerNorm) -> nn.Module | None:
     return row if len(shape) == 1 else nn.Sequential(nn.Flatten(-len(shape)), row, nn.Unflatten(-1, shape))
 
 
+def _with_bias(layer: Any) -> nn.Module | None:
+    """NCNN's normalisations know no weight without a bias."""
+    if layer.weight is None or layer.bias is not None:
+        return None
+    new: nn.Module = copy.deepcopy(layer)
+    new.bias = nn.Parameter(torch.zeros_like(layer.weight))
+    return new
+
+
 def _layer_norm(
     x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -212,4 +221,8 @@ _RULES = {
     torch.pow: _power,
     F.grid_sample: _grid_sample,
 }
-_LAYER_RULES: dict[type[nn.Module], Any] = {nn.LayerNorm: _layer_norm_in_a_row}
+_LAYER_RULES: dict[type[nn.Module], Any] = {
+    nn.LayerNorm: _layer_norm_in_a_row,
+    **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _with_bias),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _with_bias),
+}
