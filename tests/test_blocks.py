@@ -143,6 +143,46 @@ def test_calls_of_a_block_are_in_its_authors_order(exporter: str) -> None:
     assert type(module.get_submodule("0")) is type(module.get_submodule("1"))
 
 
+class RowNorm(nn.LayerNorm):
+    """Normalises the second dimension, which it puts last for that."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size, weight, bias = [8], self.weight, self.bias
+        return F.layer_norm(x.transpose(1, 2), size, weight, bias, self.eps).transpose(1, 2)
+
+
+class Channels(nn.Module):
+    """Modules that begin with a transpose, and a caller that transposes, behind a module that ends with one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.mix = RowNorm(8), RowNorm(8), nn.Conv1d(8, 8, 3, padding=1)
+        self.inner = nn.Sequential(RowNorm(8), nn.Conv1d(8, 8, 1), nn.GELU())
+        self.rows = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = self.last(x + self.inner(x))
+        return self.mix(x) + self.rows(x.transpose(1, 2)).transpose(1, 2)
+
+
+@both
+def test_modules_transpose_what_their_author_did(exporter: str) -> None:
+    """The older exporter cancels the transposes at the end of one module and at the beginning of the next."""
+    original, inputs = seeded(Channels).eval(), (torch.randn(2, 8, 5),)
+    module = onnx2nn.load(EXPORTERS[exporter]("channels", original, inputs, (torch.randn(3, 8, 7),)))
+    seen: dict[str, list[tuple[str, torch.Tensor]]] = {"theirs": [], "ours": []}
+    for kind, model in (("theirs", original), ("ours", module)):
+        for name, inner in model.named_modules():
+            inner.register_forward_hook(lambda m, args, result, name=name, kind=kind: seen[kind].append((name, result)))
+        model(*inputs)
+    assert [name for name, _ in seen["ours"]] == [name for name, _ in seen["theirs"]]
+    for (name, ours), (_, theirs) in zip(seen["ours"], seen["theirs"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    for name in ("first", "inner"):
+        check_same(run(module.get_submodule(name), inputs), (original.get_submodule(name)(*inputs),), "called alone")
+
+
 @both
 def test_equal_blocks_are_one_class(exporter: str) -> None:
     """Blocks, imports and copies of equal programs have one class each, so that their states can be stacked."""

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from onnx2nn.fx.blocks.activations import activated
+from onnx2nn.fx.blocks.cancelled_transposes import transpose_again
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of, plain_values, size_expressions
 from onnx2nn.fx.modules.module_tree import remove, set_child
@@ -46,6 +47,7 @@ def compute_apart(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> N
         _call_apart(program, node)
     noted = any(node.meta.get("call") for node in program.graph.nodes)
     if not noted:
+        transpose_again(program, declared)
         _place_nameless(program, declared)
     copies = _copy_computed(program, noted)
     _hold_apart(program, copies if noted else None)
