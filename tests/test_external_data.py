@@ -237,6 +237,14 @@ def test_other_links_in_a_download_cache(folder: Path, link: str, name: str) -> 
 
 
 @links
+def test_a_folder_of_blobs_that_is_a_link(folder: Path) -> None:
+    path = cache(folder / "repository")
+    (folder / "repository" / "blobs").rename(folder / "elsewhere")
+    os.symlink(folder / "elsewhere", folder / "repository" / "blobs")
+    refused(path, "link|symbolic|directory")
+
+
+@links
 @pytest.mark.parametrize("how", ["link", "hard link"])
 def test_blobs_that_lead_elsewhere(folder: Path, how: str) -> None:
     path = cache(folder / "repository")

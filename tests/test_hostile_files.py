@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnx2nn
 from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
 from onnx2nn.ground.limits import Account, Limits
+from onnx2nn.reading.embedded import embedded
 from onnx2nn.reading.reader import read
 from tests.budgets import processor_time_below
 from tests.handmade_files import OPSETS, RELU, field, model_of, value_info, varint
@@ -343,6 +344,24 @@ def test_deep_nesting_of_unknown_and_known_messages():
     for data in (field(7, graph), b"\x3b" * 5000, field(7, b"\x3b" * 5000)):
         with pytest.raises(ModelFileError):
             read(data)
+
+
+@pytest.mark.parametrize(
+    "around", [b"seq(", b"map(int64, ", b"optional(# )\n", b'"\\")" (', b"{ y = If(c) <g = t () => () "]
+)
+def test_deep_nesting_of_text(tmp_path, around):
+    """onnx's parser of its own text format calls itself in native code, which ends the process where it is too deep."""
+    (tmp_path / "m.onnxtxt").write_bytes(b'<ir_version: 9, opset_import: ["" : 21]> g (' + around * 200_000)
+    for call in (read, onnx2nn.check, embedded):
+        with pytest.raises(ModelFileError, match="nested"):
+            call(str(tmp_path / "m.onnxtxt"))
+
+
+def test_brackets_in_quotes_and_comments_of_text(tmp_path):
+    graph = 'g (float[1] "x(((\\"") => (float[1] y) { # {{{ \n y = Relu("x(((\\"") }'
+    text = f'<ir_version: 9, opset_import: ["" : 21]> {graph}'
+    (tmp_path / "m.onnxtxt").write_text(text.replace("(((", "(" * 300).replace("{{{", "{" * 300))
+    assert onnx2nn.load(tmp_path / "m.onnxtxt")(torch.tensor([-1.0])).tolist() == [0.0]
 
 
 def test_deep_networks():

@@ -457,3 +457,38 @@ def test_a_server_that_does_not_answer_is_no_missing_file() -> None:
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(ModelFileError, match=r"m\.onnx cannot be found: ClientConnectorError"):
             onnx2nn.load(f"http://127.0.0.1:{unheard.getsockname()[1]}/m.onnx")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+@pytest.mark.parametrize(
+    "url", ["file://{}/m.onnx", "local://{}/m.onnx", "dir://m.onnx::file://{}", "simplecache::file://{}/m.onnx"]
+)
+@pytest.mark.parametrize("kind", ["link", "folder", "hard", "fifo"])
+def test_links_beside_a_model_of_this_machine(
+    url: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system of fsspec follows links, which lead out of the model's folder."""
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
+    outside, folder = tmp_path / "outside", tmp_path / "model"
+    outside.mkdir()
+    folder.mkdir()
+    (outside / "w.bin").write_bytes(WEIGHTS.tobytes())
+    location = "w.bin"
+    if kind == "link":
+        (folder / "w.bin").symlink_to(outside / "w.bin")
+    elif kind == "folder":
+        (folder / "inside").symlink_to(outside)
+        location = "inside/w.bin"
+    elif kind == "hard":
+        os.link(outside / "w.bin", folder / "w.bin")
+    else:
+        os.mkfifo(folder / "w.bin")
+    (folder / "m.onnx").write_bytes(model_bytes(location))
+    with pytest.raises(ModelFileError, match=r"link|regular file"):
+        onnx2nn.load(url.format(folder))
+    (folder / "own.bin").write_bytes(WEIGHTS.tobytes())
+    (folder / "own.onnx").write_bytes(model_bytes("own.bin"))
+    np.testing.assert_array_equal(
+        onnx2nn.load(url.format(folder).replace("m.onnx", "own.onnx"))(np_tensor(1.0)).detach(), WEIGHTS + 1
+    )

@@ -116,7 +116,9 @@ class DataFolder:
                     "out of the model's folder. Copy the file into the folder, or give follow_links=True if you trust "
                     "who made the link."
                 ) from None
-            return DataFolder(blob[0])._opened(re.split(r"[/\\]", blob[1]), os.path.join(*blob))
+            return DataFolder(blob[0])._opened(
+                ["blobs", *re.split(r"[/\\]", blob[1])], os.path.join(blob[0], "blobs", blob[1])
+            )
         if source.links != 1:
             raise ModelFileError(
                 f"its data file {path} has {source.links} names (hard links): it is refused as unsafe, as another one "
@@ -178,7 +180,7 @@ def _refuse_link(status: os.stat_result) -> None:
 
 
 def _blob(folder: str, parts: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the folder and name of the blob to which a file in Hugging Face's cache is a link."""
+    """Returns the folder around `blobs`, and the path there, to which a file in Hugging Face's cache is a link."""
     around = os.path.join(folder, *parts[:-1])
     with contextlib.suppress(OSError):
         target = os.readlink(os.path.join(around, parts[-1]))
@@ -188,7 +190,7 @@ def _blob(folder: str, parts: Sequence[str]) -> tuple[str, str] | None:
             up = len(link[1]) // 3
             repository, below = steps[:-up], steps[-up:]
             if len(below) > 1 and below[0] == "snapshots" and re.fullmatch("[0-9a-f]{40}", below[1]):
-                return os.sep.join([*repository, "blobs"]), link[2]
+                return os.sep.join(repository), link[2]
         elif shared is not None and steps[-1] == "blobs" and _REPOSITORY.fullmatch(steps[-2]):
-            return os.sep.join([*steps[:-2], "blobs"]), shared[1]
+            return os.sep.join(steps[:-2]), shared[1]
     return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import onnx
 
 from onnx2nn.errors import ModelFileError
 from onnx2nn.ground.limits import Account
+from onnx2nn.reading.byte_sources import FileSource
 from onnx2nn.reading.data_folder import DataFolder
 from onnx2nn.reading.external_tensors import external_tensors
 from onnx2nn.reading.tensors import TensorReader
+from onnx2nn.reading.text_formats import is_text, parsed_text
 
 
 def embedded(
@@ -31,7 +34,7 @@ def embedded(
     Raises:
         ModelFileError: the source is not a readable model, or its external data cannot be read.
     """
-    proto = source if isinstance(source, onnx.ModelProto) else _parsed(source)
+    proto = source if isinstance(source, onnx.ModelProto) else _parsed(source, account or Account())
     if not any(True for _ in external_tensors(proto)):
         return proto
     if proto is source:
@@ -52,10 +55,15 @@ def embedded(
     return proto
 
 
-def _parsed(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
+def _parsed(source: str | os.PathLike[str] | bytes, account: Account) -> onnx.ModelProto:
     try:
         if isinstance(source, bytes):
             return onnx.load_from_string(source)
-        return onnx.load(source, load_external_data=False)
+        with closing(FileSource(os.fspath(source))) as file:
+            if is_text(file.path):
+                return parsed_text(file, account)
+            return onnx.load_from_string(file.read(0, file.size))
+    except ModelFileError:
+        raise
     except Exception as error:  # protobuf's, onnx's and the system's errors share no base class
         raise ModelFileError(f"Cannot read the model: {error}") from error

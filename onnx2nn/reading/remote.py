@@ -66,7 +66,7 @@ def local_source(source: Any, account: Account, *, with_data: bool = True) -> An
 
     Args:
         source: a source of a model. `hf://ORGANISATION/REPOSITORY[@REVISION]/PATH` is a file on Hugging Face's hub; of
-            other URLs fsspec knows the file system.
+            other URLs fsspec knows the file system, and `file://` is a path.
         account: bounds the bytes of all files together.
         with_data: whether external data are fetched too.
 
@@ -81,6 +81,8 @@ def local_source(source: Any, account: Account, *, with_data: bool = True) -> An
     from onnx2nn.reading.url_files import UrlFiles
 
     files: RemoteFiles = HubFiles(source) if source.startswith("hf://") else UrlFiles(source)
+    if isinstance(files, UrlFiles) and files.local is not None:
+        return files.local  # read by the rules of a path, without a copy
     (path,) = _fetched(files, [files.name], account)
     if with_data:
         around = files.name.rpartition("/")[0]

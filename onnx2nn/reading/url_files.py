@@ -6,6 +6,8 @@ Copies lie in the cache folder, and are fetched again when the file's size, time
 from __future__ import annotations
 
 import hashlib
+import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,14 @@ class UrlFiles:
     Raises:
         MissingDependencyError: fsspec, or its package for this scheme, is not installed.
         ModelFileError: the scheme is unknown, or the URL names no file.
+
+    Attributes:
+        local: the path of the model's file where the URL names one of this machine, else None.
     """
 
     def __init__(self, url: str):
         fsspec = require("fsspec", extra="fsspec", purpose="Reading from URLs")
+        importlib.import_module("fsspec.implementations.local")
         self.shown = url.partition("?")[0]
         try:
             self._system, path = fsspec.core.url_to_fs(url)
@@ -46,6 +52,7 @@ class UrlFiles:
             raise MissingDependencyError(f"Reading from {scheme}:// needs a package: {first_line(error)}") from error
         except Exception as error:  # each file system has errors of its own
             raise ModelFileError(f"{self.shown}: {first_line(error)}") from error
+        self.local = path if isinstance(self._system, fsspec.implementations.local.LocalFileSystem) else None
         self._web = path.startswith(("http://", "https://"))
         self._path = path
         self._around, _, name = (path.partition("?")[0] if self._web else path).rpartition("/")
@@ -98,7 +105,25 @@ class UrlFiles:
             raise ModelFileError(f"{self.shown}: {name} cannot be found: {_text(error)}") from error
         if info.get("type") == "directory":
             raise ModelFileError(f"{self.shown}: {name} is a folder. Give the URL of an .onnx file.")
+        if name != self.name:
+            self._check_links(name, info)
+        elif info.get("type") == "other":
+            raise ModelFileError(f"{self.shown}: {name} is not a regular file. Give the URL of an .onnx file.")
         return info
+
+    def _check_links(self, name: str, info: dict[str, Any]) -> None:
+        """Refuses external data that are no plain file, or behind a link, as `DataFolder` does.
+
+        Raises:
+            ModelFileError: they are.
+        """
+        around = list(itertools.accumulate(name.split("/")[:-1], "{}/{}".format)) if "islink" in info else []
+        found = [info, *(self._system.info(self._place(step)) for step in around)]
+        if info.get("type", "file") != "file" or info.get("nlink", 1) != 1 or any(i.get("islink") for i in found):
+            raise ModelFileError(
+                f"{self.shown}: its data file {name} is no regular file, is a link, or lies behind one: it is refused "
+                "as unsafe, as links may lead out of the model's folder. Copy the file into the folder."
+            )
 
     def _place(self, name: str) -> str:
         """Returns the path of a file in the file system; in a URL no character of a name has a meaning."""
