@@ -13,7 +13,6 @@ from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.import_state import Known, TorchImport
 from onnx2nn.fx.modules.graph_module import ImportedModule
 from onnx2nn.fx.modules.module_tree import arrange, container, has_room
-from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.modules.renamed_inputs import RenameInputs
 from onnx2nn.fx.modules.state_versions import set_versions
 from onnx2nn.fx.tracing.tracer import Tracer
@@ -29,9 +28,6 @@ from onnx2nn.provenance.naming_reports import naming_of
 from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.solving import fulfilled
-
-_RESERVED = PROGRAM_NAMES | {"inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn", "getattr"}
-"""Names in the generated forward; no argument may have one of them."""
 
 _SIZES = 4
 """The most sizes that fulfil the guards that are noted in the module's `meta`."""
@@ -103,21 +99,12 @@ class Attempt:
         return module.eval()
 
     def _inputs(self, tracer: Tracer) -> tuple[Scope, dict[str, str]]:
-        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'.
-
-        Torch writes `x = X` for an argument `X`, and then an argument `x` would be lost: none has the name of the value
-        of another.
-        """
+        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'."""
         scope = Scope()
         renamed: dict[str, str] = {}
-        taken = set(_RESERVED)
         for value in self.state.model.graph.inputs:
-            name = identifier(value.name or "input")
-            while name in taken or name.lower() in PROGRAM_NAMES:
-                name += "_"
-            renamed[name] = value.name or ""
-            argument = tracer.placeholder(name, self.state.input_spec(value))
-            taken |= {name, argument.node.name}
+            argument = tracer.placeholder(identifier(value.name or "input"), self.state.input_spec(value))
+            renamed[str(argument.node.target)] = value.name or ""
             scope[value] = self.state.given[value.name or ""] = argument
         return scope, renamed
 

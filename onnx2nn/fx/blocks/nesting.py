@@ -40,7 +40,7 @@ from onnx2nn.fx.modules.module_tree import (
     remove,
     set_child,
 )
-from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.modules.pickled_source import RESERVED_NAMES
 from onnx2nn.fx.values.spec import Spec
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.plan import DICTIONARY
@@ -479,7 +479,7 @@ def _argument_names(wanted: tuple[str, ...]) -> tuple[str, ...]:
 
     Torch writes `input_1 = input` for an argument with the name of a builtin: none has the name of such a value.
     """
-    names, taken, values = list[str](), {"x", *PROGRAM_NAMES}, fx.Graph()
+    names, taken, values = list[str](), {"x", *RESERVED_NAMES}, fx.Graph()
     for name in wanted:
         names.append(_unique(name, taken))
         taken.add(values.placeholder(names[-1]).name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES
+from onnx2nn.fx.modules.pickled_source import PROGRAM_NAMES, RESERVED_NAMES
 
 _set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
@@ -49,4 +49,22 @@ def add_node(
         _set_args(node, args)
     if kwargs:
         _set_kwargs(node, kwargs)
+    return node
+
+
+def add_argument(graph: fx.Graph, name: str, taken: set[str]) -> fx.Node:
+    """Adds a placeholder to a graph, at its insert point.
+
+    Torch writes `x = X` for an argument `X`, and then an argument `x` would be lost: none has the name of the value of
+    another, nor one that the program uses itself. Such a name gets an underscore.
+
+    Args:
+        graph: gets the node.
+        name: of the argument, an identifier.
+        taken: the names of the graph's other arguments and their values, to which those of this one are added.
+    """
+    while name in taken or name in RESERVED_NAMES or name.lower() in PROGRAM_NAMES:
+        name += "_"
+    node = graph.placeholder(name)
+    taken |= {name, node.name}
     return node

@@ -16,6 +16,13 @@ from torch import fx
 PROGRAM_NAMES = frozenset({"self", "torch", "device"})
 """Names that a generated program uses itself; no value may have one of them."""
 
+RESERVED_NAMES = PROGRAM_NAMES | {
+    *("inf", "nan", "NoneType", "Ellipsis", "slice", "range", "pytree", "fx_pytree", "operator", "math", "onnx2nn"),
+    *("getattr", "float", "int", "bool", "complex", "abs", "max", "min", "round", "len", "sum", "pow", "isinstance"),
+}
+"""Names of what a generated program may write or call besides; no argument may have one of them, as torch writes an
+argument's name as it is."""
+
 
 def pickled_source(graph: fx.Graph, values: frozenset[str]) -> str:
     """Returns the source of a graph's program for unpickling, which needs nothing but torch.

@@ -19,7 +19,7 @@ from torch import fx, nn
 
 from onnx2nn import functional
 from onnx2nn.fx.exporting.exportable import ExportableModule
-from onnx2nn.fx.modules.graph_nodes import add_node
+from onnx2nn.fx.modules.graph_nodes import add_argument, add_node
 from onnx2nn.fx.modules.module_tree import paths_around, put_module
 from onnx2nn.fx.tracing.batch_first import attend_batch_first
 from onnx2nn.fx.tracing.contiguous_norms import normalise_contiguous
@@ -88,6 +88,7 @@ class Tracer:
         self._calls: dict[Any, Any] = {}
         self._reference: Tensor | None = None
         self._last_placeholder: fx.Node | None = None
+        self._argument_names: set[str] = set()
 
     def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
         """Adds an argument of the graph; `spec` is None for a value that is no tensor."""
@@ -109,7 +110,7 @@ class Tracer:
         else:
             position = self.graph.inserting_after(self._last_placeholder)
         with position:
-            self._last_placeholder = self.graph.placeholder(name)
+            self._last_placeholder = add_argument(self.graph, name, self._argument_names)
         return self._last_placeholder
 
     @property

@@ -43,7 +43,7 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[s
     names: dict[int, str] = {}
     for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
-        if not is_writable(name) or hasattr(nn, name):
+        if not is_writable(name) or name.startswith("__") or hasattr(nn, name):  # `__x__2` is another name in a class
             name = class_name_of(kind.paths[0])
         taken = {*names.values(), *reserved}
         number, wanted = 2, name
