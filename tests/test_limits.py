@@ -107,7 +107,39 @@ def nested_loops(depth: int) -> onnx.ModelProto:
     return parsed(body.replace("acc2 =", "y =").replace("acc)", "x)"), "int64 n = {3}")
 
 
+def sized(count: int, nodes: str) -> onnx.ModelProto:
+    """Returns a model with so many inputs of a size `s0`, `s1`, ... of their own."""
+    shapes = " ".join(f"s{i} = Shape(x{i})" for i in range(count))
+    return parsed(f"{shapes} {nodes}", "float[1] one = {1}", ", ".join(f"float[n{i}] x{i}" for i in range(count)))
+
+
+def voted(targets: int) -> onnx.ModelProto:
+    """Returns a tree of one leaf with so many targets."""
+    lists = {"nodes_treeids": [0], "nodes_nodeids": [0], "nodes_featureids": [0], "nodes_values": [1.0]}
+    lists |= {"nodes_truenodeids": [0], "nodes_falsenodeids": [0], "target_treeids": [0], "target_nodeids": [0]}
+    lists |= {"target_ids": [0], "target_weights": [1.0]}
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=targets, **lists)
+    node.attribute.append(helper.make_attribute("nodes_modes", ["LEAF"]))
+    model = parsed("y = Relu(x)", inputs="float[n, 1] x", outputs="float[n, m] y")
+    model.graph.node[0].CopyFrom(node)
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    return model
+
+
+ALL_SIZES = ", ".join(f"s{i}" for i in range(40))
+
 BOMBS = {
+    "groups of a pattern": lambda: parsed(
+        f'm = RegexFullMatch <pattern = "{"(" * 9000 + ")" * 9000}"> (t) y = Relu(x)',
+        'string[1] t = {"aaa"}',
+        outputs="float[m] y, bool[1] m",
+    ),
+    "targets of a tree": lambda: voted(1 << 31),
+    "axes": lambda: parsed("y = Unsqueeze(x, a)", f"int64[4000] a = {{{', '.join(map(str, range(4000)))}}}"),
+    "the largest of many sizes": lambda: sized(
+        40, f"a = Max({ALL_SIZES}) b = Min({ALL_SIZES}) c = Mul(a, b) y = Expand(one, c)"
+    ),
+    "inputs of many sizes": lambda: sized(8000, "y = Expand(one, s0)"),
     "functions of 11,000 nodes": lambda: laughs(4),
     "functions of 111,000 nodes": lambda: laughs(5),
     "nested loops": lambda: nested_loops(9),
@@ -276,6 +308,7 @@ REFUSED = {
     "functions of 111,000 nodes": "expansion",
     "sparse tensors": "constant_bytes",
     "repeats": "elements",
+    "axes": "rank",
 }
 LEFT = {
     "matrices": "folding_seconds",

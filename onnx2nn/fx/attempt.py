@@ -175,15 +175,16 @@ class Attempt:
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""
         graph, author, tracer = self.state.model.graph, self.state.author, self._builder.tracer
-        specs = input_specs(self.state.model)
+        specs, fixed = input_specs(self.state.model), self.fixed()
+        known = {name: size for name, size in fixed.items() if not isinstance(size, range)}
         found: dict[str, Any] = {
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
-            "fixed": self.fixed(),
+            "fixed": fixed,
             "sizes": self._sizes(),
             "guards": [guard.record(tracer.symbols) for guard in dict.fromkeys(tracer.guards.listed())],
             "relied": [guard.record_of_failure(tracer.symbols) for guard in tracer.guards.relied],
-            "signature": [self._signature(spec) for spec in specs],
+            "signature": [self._signature(spec, known) for spec in specs],
             "declared": [self._declared(spec) for spec in specs],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
         }
@@ -193,10 +194,9 @@ class Attempt:
             found["left_to_run_time"] = list(self.state.left)
         return found
 
-    def _signature(self, spec: InputSpec) -> dict[str, Any]:
+    def _signature(self, spec: InputSpec, known: Mapping[str, int | str]) -> dict[str, Any]:
         """Returns the specification of an input of the module, in plain Python values, which pickle anywhere."""
         dims = self.state.subject.inputs[spec.name]
-        known = {name: size for name, size in self.fixed().items() if not isinstance(size, range)}
         shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
         return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
 

@@ -60,7 +60,9 @@ def regex_full_match(F: Any, X: Any, *, pattern: str | None = None) -> Any:
     """The pattern is RE2's, matched by RE2: Python's `re` differs and takes exponential time on some patterns."""
     re2 = require("re2", extra="text", purpose="Matching regular expressions")
     try:
-        compiled = re2.compile(pattern or "")
+        options = re2.Options()
+        options.never_capture = True  # a match takes memory for each group
+        compiled = re2.compile(pattern or "", options)
     except re2.error as error:
         raise OperatorError(f"pattern={pattern!r} is no RE2 pattern: {error}") from None
     matches = [compiled.fullmatch(text) is not None for text in X.flat]

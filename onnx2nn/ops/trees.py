@@ -18,6 +18,10 @@ _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
 _COMPARISONS = {_LEQ: "le", _LT: "lt", _GTE: "ge", _GT: "gt", _EQ: "eq", _NEQ: "ne"}
 
 
+_MANY = 1 << 16
+"""Targets of trees that few votes may have; each node has a row with all of them."""
+
+
 @dataclass
 class Forest:
     """The trees as arrays with one entry per node; a leaf is its own child.
@@ -48,6 +52,9 @@ class Forest:
         leaves, targets, weights = self.votes
         if len(lengths) != 1 or not len(leaves) == len(targets) == len(weights):
             raise OperatorError("the attributes of its nodes or leaves differ in length.")
+        nodes, votes = len(self.features), len(leaves)
+        if self.targets > max(_MANY, votes) or nodes * self.targets > max(_MANY << 10, 256 * (nodes + votes)):
+            raise OperatorError(f"it has {self.targets} targets for {votes} votes in {nodes} nodes.")
         if targets.size and not 0 <= targets.min() <= targets.max() < self.targets:
             raise OperatorError(f"a leaf votes for a target outside of [0, {self.targets}).")
         for index in (self.children, self.roots, leaves):

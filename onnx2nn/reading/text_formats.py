@@ -48,7 +48,7 @@ def parsed_text(source: FileSource, account: Account) -> onnx.ModelProto:
     if form == "onnxtxt":
         _check_nesting(data)
     try:
-        return onnx.load_model_from_string(data, format=form)
+        return onnx.load_model_from_string(data, format=form or "")
     except Exception as error:  # every text format has parse errors of its own
         raise ModelFileError(f"The file is no ONNX model in the text format of its ending: {error}") from error
 

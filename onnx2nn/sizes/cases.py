@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx2nn.sizes.conditions import Truth, at_least_zero, negation
 from onnx2nn.sizes.expression import Atom, Number, Size, Truncated, floor_divide, multiply, subtract
-from onnx2nn.sizes.selection import Choice, Extreme
+from onnx2nn.sizes.selection import MOST_ALIKE, Choice, Extreme
 from onnx2nn.sizes.traversal import ordered_atoms
 
 
@@ -18,6 +18,8 @@ def cases_of(size: Size) -> list[tuple[Atom, Number, list[Truth]]] | None:
     for atom in (*outer, *inner):
         if isinstance(atom, Extreme):
             kind, *numbers = atom.key
+            if len(numbers) > MOST_ALIKE:
+                continue
             sign = 1 if kind == "max" else -1
             return [
                 (

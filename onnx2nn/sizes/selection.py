@@ -25,6 +25,9 @@ from onnx2nn.sizes.expression import (
 )
 from onnx2nn.sizes.intervals import Bound
 
+MOST_ALIKE = 24
+"""The most numbers of a minimum or maximum that are compared with each other; with more it is one inside of another."""
+
 
 def minimum(*numbers: Number) -> Number:
     """Returns the smallest number."""
@@ -54,7 +57,8 @@ def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
         alone = subtract(item, constant)
         lead, factor = alone.terms[0] if isinstance(alone, Size) and len(alone.terms) == 1 else ((), 1)
         same = kind if factor == 1 else _OPPOSITE[kind]
-        if abs(factor) == 1 and len(lead) == 1 and isinstance(lead[0], Extreme) and lead[0].key[0] == same:
+        inner = len(lead) == 1 and isinstance(lead[0], Extreme) and lead[0].key[0] == same
+        if abs(factor) == 1 and inner and len(items) + len(lead[0].key) <= MOST_ALIKE:
             items.update((add(multiply(part, factor), constant), None) for part in lead[0].key[1:])
         else:
             items[item] = None

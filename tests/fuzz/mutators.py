@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -14,6 +15,19 @@ from onnx import defs, helper
 _NUMBERS = (0, 1, -1, 2, 3, 7, 255, 1 << 16, 1 << 28, (1 << 31) - 1, 1 << 40, (1 << 63) - 1, -(1 << 63))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"))
 _NAMES = ("", "x", "y", "self", "a.b.c", "a/b", "__init__", "class", "\u00e9", "a" * 300, "1", "weight", "a\nb")
+_NAMES += (
+    "X",
+    "torch",
+    "inf",
+    "slice",
+    "a b",
+    "a_b",
+    "__import__",
+    'x") or RAN() or ("y',
+    "x') or RAN() or ('y",
+    "x\n RAN()\n",
+)
+"""The last ones call what the driver watches where a name is code; `X` and `x`, `a b` and `a_b` may become one name."""
 _OPERATORS = sorted({(schema.domain, schema.name) for schema in defs.get_all_schemas()})
 
 Mutator = Callable[[random.Random, onnx.ModelProto], None]
@@ -140,6 +154,42 @@ def change_name(rng: random.Random, model: onnx.ModelProto) -> None:
         node.output[0] = name
 
 
+def rename_everywhere(rng: random.Random, model: onnx.ModelProto) -> None:
+    """Gives one step of a name another text wherever it stands: in values, weights, nodes, functions and notes."""
+    found: set[str] = set()
+
+    def note(text: str) -> str:
+        found.update(re.findall(r"\w+", text))
+        return text
+
+    _map_texts(model.graph, note)
+    old, new = rng.choice(sorted(found) or [""]), rng.choice(_NAMES)
+    for part in (model.graph, *model.functions) if old else ():
+        _map_texts(part, lambda text: re.sub(rf"\b{re.escape(old)}\b", lambda _: new, text))
+
+
+def _map_texts(message: Any, function: Callable[[str], str]) -> None:
+    """Replaces the texts in a message, but for operators and their domains."""
+    for kind, value in message.ListFields():
+        if kind.type == kind.TYPE_MESSAGE:
+            for inner in value if isinstance(value, Sequence) else [value]:
+                _map_texts(inner, function)
+        elif kind.type == kind.TYPE_STRING and kind.name not in ("op_type", "domain", "key"):
+            if isinstance(value, str):
+                setattr(message, kind.name, function(value))
+            else:
+                value[:] = [function(text) for text in value]
+
+
+def change_parameter(rng: random.Random, model: onnx.ModelProto) -> None:
+    """Gives an input of a function another name, there and in its nodes."""
+    if model.functions and (function := rng.choice(list(model.functions))).input:
+        place, new = rng.randrange(len(function.input)), rng.choice(_NAMES)
+        old, function.input[place] = function.input[place], new
+        for node in function.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+
+
 def change_opset(rng: random.Random, model: onnx.ModelProto) -> None:
     """Changes a version."""
     if model.opset_import:
@@ -171,7 +221,7 @@ def change_metadata(rng: random.Random, model: onnx.ModelProto) -> None:
 STRUCTURAL: tuple[Mutator, ...] = (
     *(change_attribute, drop_attribute, change_operator, rewire, copy_node, change_shape, change_tensor),
     make_constant,
-    *(change_name, change_opset, change_function, change_metadata),
+    *(change_name, change_opset, change_function, change_metadata, rename_everywhere, change_parameter),
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx2nn.errors import first_line
+from onnx2nn.errors import LimitError, first_line
 from onnx2nn.fx.shape_rules import RULES
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 from onnx2nn.fx.tracing.factories import MAKING
@@ -61,9 +61,24 @@ class Inference:
                 named = {name: self._form(value) for name, value in kwargs.items() if name != "device"}
                 specs = rule(self._tracer.guards, *map(self._form, args), **named)
             known = Known(self.run(target, args, kwargs) if specs is None else specs)
+            self._check_ranks(known.specs)
             if key is not None:
                 self._known[key] = known
         return known
+
+    def _check_ranks(self, specs: Any) -> None:
+        """Refuses results of too many dimensions: what is done with one takes time for each.
+
+        Raises:
+            LimitError: they have.
+        """
+        most = self._tracer.limits.rank
+        if isinstance(specs, Spec):
+            if specs.shape is not None and len(specs.shape) > most:
+                raise LimitError("rank", len(specs.shape), most, "The number of dimensions of a result is")
+        elif isinstance(specs, tuple):
+            for spec in specs:
+                self._check_ranks(spec)
 
     def _form(self, value: Any) -> Any:
         """Returns an argument as rules take it: a tensor as its spec, a symbolic number as an expression."""

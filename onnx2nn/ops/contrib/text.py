@@ -21,7 +21,7 @@ def _expression(pattern: str) -> Any:
     """Returns RE2's expression, which prefers the longest match."""
     re2 = require("re2", extra="text", purpose="Splitting strings by regular expressions")
     options = re2.Options()
-    options.longest_match = True
+    options.longest_match = options.never_capture = True  # a match takes memory for each group
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
