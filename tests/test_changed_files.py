@@ -233,7 +233,8 @@ class _Classifier(nn.Module):
         for block in self.blocks:
             x = block(x) + x
         x = x.flatten(2).transpose(1, 2)
-        return self.head((self.query(x) * x).mean(1))  # type: ignore[no-any-return]  # of a module
+        result: torch.Tensor = self.head((self.query(x) * x).mean(1))
+        return result
 
 
 QUANTISERS: dict[str, Callable[[Path, Path], None]] = {

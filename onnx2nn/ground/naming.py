@@ -34,18 +34,22 @@ def identifier(name: str) -> str:
 
 
 @functools.lru_cache(1 << 12)
-def is_writable(path: str) -> bool:
-    """Returns whether programs may hold a dotted path as it is: torch writes its steps into code without escapes.
+def is_plain(path: str) -> bool:
+    """Returns whether torch may write the steps of a dotted path into code, which it does without escapes.
 
     `"` would end the text of `getattr(self, "...")`, so that the rest of a name would run; Python normalises
-    identifiers that are not ASCII. Nor is a path written that has more steps than `DEEPEST`.
+    identifiers that are not ASCII.
     """
-    steps = path.split(".")
-    if len(steps) > DEEPEST or not path.isprintable() or '"' in path or "\\" in path:
+    if not path.isprintable() or '"' in path or "\\" in path:
         return False
     return path.isascii() or not any(
-        step.isidentifier() and unicodedata.normalize("NFKC", step) != step for step in steps
+        step.isidentifier() and unicodedata.normalize("NFKC", step) != step for step in path.split(".")
     )
+
+
+def is_writable(path: str) -> bool:
+    """Returns whether programs may hold a dotted path as it is: it is plain, and has at most `DEEPEST` steps."""
+    return path.count(".") < DEEPEST and is_plain(path)
 
 
 def is_parameter(name: str) -> bool:

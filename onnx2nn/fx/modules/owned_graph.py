@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from onnx2nn.errors import Onnx2nnError, shown_name
-from onnx2nn.ground.naming import is_parameter, is_writable
+from onnx2nn.ground.naming import is_parameter, is_plain
 
 
 class OwnedGraph(fx.Graph):
@@ -63,7 +63,7 @@ def _require_names(node: fx.Node) -> None:
     """Refuses what torch would write into a program without an escape, and is no name."""
     unfit = [name for name in node.kwargs if not is_parameter(name)]
     match node.op, str(node.target):
-        case "call_module" | "get_attr", path if not is_writable(path):
+        case "call_module" | "get_attr", path if not is_plain(path):
             unfit.append(path)
         case "placeholder" | "call_method", name if not is_parameter(name.lstrip("*")):
             unfit.append(name)
