@@ -52,9 +52,12 @@ def is_writable(path: str) -> bool:
     return path.count(".") < DEEPEST and is_plain(path)
 
 
-def is_parameter(name: str) -> bool:
-    """Returns whether a function may have a parameter of a name: Python reads the name as it is."""
-    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
+@functools.lru_cache(1 << 12)
+def is_attribute(name: str) -> bool:
+    """Returns whether a name can be written after a dot, or for a parameter; Python normalises what is not ASCII."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        return False
+    return name.isascii() or unicodedata.normalize("NFKC", name) == name
 
 
 def without_call_number(path: str) -> str:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx2nn.errors import ModelFileError, OperatorError
 from onnx2nn.ground.float_decimals import shortest_float32
 from onnx2nn.ground.limits import Account, Limits
-from onnx2nn.ground.naming import is_generated, is_parameter
+from onnx2nn.ground.naming import is_attribute, is_generated
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import LAST_VERSION, Plan, TypeOf
 from onnx2nn.optable.registry import TABLE
@@ -78,7 +78,7 @@ def attribute_values(
         known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
         if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
-        if not known and not is_parameter(name):  # a program gives it by this name
+        if not known and not is_attribute(name):  # a program gives it by this name
             raise OperatorError(f"attribute {name!r} has a name that no parameter can have.")
         values[name] = _attribute(target, tensor)
     if row.demanded and (missing := [name for name in row.demanded if name not in values]):

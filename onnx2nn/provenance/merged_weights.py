@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container
 
 import onnx_ir as ir
 
+from onnx2nn.ground.naming import without_call_number
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.weight_keys import WeightKeys, array_of, is_fresh, slot_of, weight_input
 
@@ -93,18 +93,14 @@ def split_folded(keys: WeightKeys) -> None:
             use.node.replace_input_with(use.idx, own[name])
 
 
-_NUMBER = re.compile(r"_\d+$")
-"""What torch adds to the name of a further result of one function."""
-
-
 def _read_result(value: ir.Value, node: ir.Node) -> str:
     """Returns the name of the result that the call of a node read in the place of an initializer; `""` for its own."""
     call = exporter_metadata.call_of(node)
     names = [text.removeprefix("%") for text in call.arguments] if call is not None else []
     if value.name in names:
         return ""
-    kind = _NUMBER.sub("", value.name or "")
-    found = {name for name in names if _NUMBER.sub("", name) == kind}
+    function = without_call_number(value.name or "")  # torch numbers further results of one function
+    found = {name for name in names if without_call_number(name) == function}
     return next(iter(found)) if len(found) == 1 else ""
 
 

@@ -25,7 +25,6 @@ from onnx2nn.fx.blocks.scopes import (
     complete_scopes,
     declared_classes,
     declared_scopes,
-    is_attribute,
     path_of,
     scopes_of_torch,
 )
@@ -42,6 +41,7 @@ from onnx2nn.fx.modules.module_tree import (
 )
 from onnx2nn.fx.modules.pickled_source import RESERVED_NAMES
 from onnx2nn.fx.values.spec import Spec
+from onnx2nn.ground.naming import is_attribute
 from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.plan import DICTIONARY
 from onnx2nn.importing.regions import REENTERED, Path, around_of

@@ -13,10 +13,10 @@ from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.blocks.activations import activated
 from onnx2nn.fx.blocks.outside_calls import separate_outside
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import Scoped, around_chain, is_attribute, path_of, plain_values
+from onnx2nn.fx.blocks.scopes import Scoped, around_chain, path_of, plain_values
 from onnx2nn.fx.blocks.scripted import place_scripted
 from onnx2nn.fx.modules.module_tree import put_module, remove
-from onnx2nn.ground.naming import identifier, without_call_number
+from onnx2nn.ground.naming import identifier, is_attribute, without_call_number
 from onnx2nn.importing.regions import Path, common
 
 _FAR = 4096

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-import keyword
 import operator
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,7 +18,7 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.fx.modules.module_tree import children_of, is_persistent, module_at, own_buffers, own_parameters
 from onnx2nn.fx.values.spec import Spec
-from onnx2nn.ground.naming import identifier, split_scopes, without_call_number
+from onnx2nn.ground.naming import identifier, is_attribute, split_scopes, without_call_number
 from onnx2nn.importing.regions import Path
 from onnx2nn.sizes.expression import Number, Size
 from onnx2nn.sizes.linear import linear
@@ -180,14 +178,6 @@ class Scoped:
 def path_of(target: Any) -> Path:
     """Returns a dotted path as its steps."""
     return tuple(str(target).split(".")) if target else ()
-
-
-@functools.lru_cache(1 << 12)
-def is_attribute(name: str) -> bool:
-    """Returns whether a module's name can be written after a dot; Python normalises what is not ASCII."""
-    if not name.isidentifier() or keyword.iskeyword(name):
-        return False
-    return name.isascii() or unicodedata.normalize("NFKC", name) == name
 
 
 def around_chain(program: Scoped, node: fx.Node, path: Path) -> Path:

@@ -8,8 +8,8 @@ import re
 from torch import fx, nn
 
 from onnx2nn import functional
-from onnx2nn.fx.blocks.scopes import is_attribute, is_size
-from onnx2nn.ground.naming import identifier
+from onnx2nn.fx.blocks.scopes import is_size
+from onnx2nn.ground.naming import identifier, is_attribute
 from onnx2nn.importing.regions import Path
 from onnx2nn.optable.row import Row
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from onnx2nn.errors import Onnx2nnError, shown_name
-from onnx2nn.ground.naming import is_parameter, is_plain
+from onnx2nn.ground.naming import is_attribute, is_plain
 
 
 class OwnedGraph(fx.Graph):
@@ -61,11 +61,11 @@ def owned(graph: fx.Graph) -> fx.Graph:
 
 def _require_names(node: fx.Node) -> None:
     """Refuses what torch would write into a program without an escape, and is no name."""
-    unfit = [name for name in node.kwargs if not is_parameter(name)]
+    unfit = [name for name in node.kwargs if not is_attribute(name)]
     match node.op, str(node.target):
         case "call_module" | "get_attr", path if not is_plain(path):
             unfit.append(path)
-        case "placeholder" | "call_method", name if not is_parameter(name.lstrip("*")):
+        case "placeholder" | "call_method", name if not is_attribute(name.lstrip("*")):
             unfit.append(name)
     if unfit:
         raise Onnx2nnError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from onnx2nn.fx.blocks.scopes import is_attribute
+from onnx2nn.ground.naming import is_attribute
 
 WIDTH = 88
 """Longest line, the default of ruff and black."""
