@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import importlib.util
 import operator
+import pstats
 import re
 import subprocess
 import sys
@@ -714,3 +716,21 @@ def test_a_quantiser_in_a_layer(tmp_path: Path) -> None:
     module = onnx2nn.load(model)
     assert [name for name, _ in module.mix.named_children()]
     _check(module, tmp_path, (torch.randn(2, 3, 4),))
+
+
+def _calls(values: int) -> int:
+    """Returns how many functions are called to write a module of so many results, all of the same input."""
+    names = [f"y{number}" for number in range(values)]
+    nodes = [helper.make_node("Neg", ["x"], [name]) for name in names]
+    given, *results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", *names)]
+    graph = helper.make_graph(nodes, "g", [given], results)
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    profile = cProfile.Profile()
+    profile.runcall(source_of, module)
+    return pstats.Stats(profile).total_calls
+
+
+def test_many_values_take_time_for_each() -> None:
+    """All of them are kept to the end, where one expression uses them."""
+    few, many = _calls(300), _calls(900)
+    assert many < 3.5 * few, (few, many)

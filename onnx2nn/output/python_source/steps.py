@@ -163,6 +163,10 @@ def _loop(calls: list[tuple[tuple[int, ...], Expression]], lengths: Mapping[str,
     return [Step((around,), begin), Step(last[0], Call(Text("?"), args, first.kwargs), over, around)]
 
 
+_VALUE = "somevalue"
+"""A name of a value, as long as most are."""
+
+
 def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
     """Puts short expressions that are used once into the expression that uses them; the last step is the result."""
     uses = Counter(index for step in steps for index in values(step.expression) * (2 if step.loop is not None else 1))
@@ -174,12 +178,17 @@ def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
     def assemble(expression: Expression) -> Expression:
         """Returns an expression with its values folded in; a value that makes it too long becomes a step of its own."""
         inside = {index: folded.pop(index) for index in values(expression) if index in folded}
+        lengths = {index: len(_estimate(part)) for index, part in inside.items()}
+        waiting = sorted(reversed(inside), key=lengths.__getitem__)  # the longest is the last
         while True:
             whole = substitute(expression, lambda part: inside.get(part.index) if isinstance(part, Value) else None)
-            if not inside or len(_estimate(whole)) <= _WHOLE:
+            excess = len(_estimate(whole)) - _WHOLE
+            if not inside or excess <= 0:
                 return whole
-            longest = max(inside, key=lambda index: len(_estimate(inside[index])))
-            kept.append(Step((longest,), inside.pop(longest)))
+            while inside and excess > 0:  # a value in its place, without brackets around it, saves so much at most
+                longest = waiting.pop()
+                excess -= max(lengths[longest] + len("()") - len(_VALUE), 0)
+                kept.append(Step((longest,), inside.pop(longest)))
 
     for step in steps:
         expression = assemble(step.expression)
@@ -195,4 +204,4 @@ def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
 
 
 def _estimate(expression: Expression) -> str:
-    return inline(substitute(expression, lambda part: Text("somevalue") if isinstance(part, Value) else None))
+    return inline(substitute(expression, lambda part: Text(_VALUE) if isinstance(part, Value) else None))

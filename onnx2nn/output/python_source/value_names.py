@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 import re
+import string
+from collections import Counter
 from collections.abc import Collection as Names
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from torch import nn
 
@@ -36,21 +39,79 @@ RESERVED |= {kind.__name__ for kinds in (CONTROL_FLOW, SEARCHES, LAYERS) for kin
 TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22
+_MOST_DIGITS = 9
+"""Digits of a number that a name gets, at most."""
 
 
 def unique_name(name: str, taken: Names[str]) -> str:
     """Returns `name` in lower case, not too long and not among `taken`."""
+    name = _short(name, taken)
+    numbered = (f"{name}{number}" for number in itertools.count(2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def _short(name: str, taken: Container[str]) -> str:
+    """Returns a name in lower case and not too long, with an underscore where it is one of Python's or the module's."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier(name)).lower()
     if len(name) > _LONGEST_NAME:
         words = [word for word in name.split("_") if not word.isdecimal() and word]
         name = identifier("_".join(words[-2:])[-_LONGEST_NAME:].lstrip("_"))
-    if name in TAKEN and f"{name}_" not in taken:
-        return f"{name}_"
-    wanted, number = name, 2
-    while name in taken:
-        name = f"{wanted}{number}"
-        number += 1
-    return name
+    return f"{name}_" if name in TAKEN and f"{name}_" not in taken else name
+
+
+class _Live:
+    """The names of the values that a later statement uses, and when each value is used last.
+
+    A name is given out with the lowest number that is free, in a time that does not depend on how many are not.
+    """
+
+    def __init__(self) -> None:
+        self.tensors = 0
+        self._count = Counter[str]()
+        self._first: dict[str, int] = {}  # below these numbers no name is free
+        self._ends: dict[int, list[tuple[str, bool]]] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._count or name in TAKEN
+
+    def unique(self, name: str) -> str:
+        """Returns a name that no value has, for one that is added next."""
+        name = _short(name, self)
+        if name not in self:
+            return name
+        number = next(number for number in itertools.count(self._first.get(name, 2)) if f"{name}{number}" not in self)
+        self._first[name] = number + 1
+        return f"{name}{number}"
+
+    def add(self, name: str, end: int, *, tensor: bool) -> None:
+        """Adds a value.
+
+        Args:
+            name: its name.
+            end: the statement at which it is used last.
+            tensor: whether it is a tensor that the forward computes.
+        """
+        self._count[name] += 1
+        self.tensors += tensor
+        self._ends.setdefault(end, []).append((name, tensor))
+
+    def end(self, number: int) -> None:
+        """Removes the values that are used last at a statement: its results may have their names."""
+        for name, tensor in self._ends.pop(number, ()):
+            self.tensors -= tensor
+            self._count[name] -= 1
+            if not self._count[name]:
+                del self._count[name]
+                for wanted, free in _numbers(name):
+                    self._first[wanted] = min(free, self._first.get(wanted, 2))
+
+
+def _numbers(name: str) -> Iterator[tuple[str, int]]:
+    """Yields the names and numbers of which a name may be made: `("x1", 2)` and `("x", 12)` for `x12`."""
+    digits = len(name) - len(name.rstrip(string.digits))
+    for end in range(1, min(digits, _MOST_DIGITS) + 1):
+        if name[-end] != "0" and (number := int(name[-end:])) > 1:
+            yield name[:-end], number
 
 
 def _called(expression: Expression) -> str | None:
@@ -74,31 +135,40 @@ class ValueNames:
         self.last_use: dict[int, int] = {}
         for number, step in enumerate([*self.body, Step((), self.final)]):
             self.last_use |= dict.fromkeys([*values(step.expression), *values(step.loop or Text(""))], number)
+        self._live = _Live()
         self._name_arguments()
         for number, step in enumerate(self.body):
+            self._live.end(number)
             self._name(number, step)
 
     def _name_arguments(self) -> None:
         root = not self.kind.paths[0]
+        taken = _Live()
+        taken.add("x", 0, tensor=False)
         for index in range(self.kind.body.arguments):
             name = self.kind.names[index]
             if root:
-                self.of[index] = f"{name}_" if name in RESERVED else name
-                continue
-            self.of[index] = "x" if index == self.kind.main else unique_name(name, {*self.of.values(), *TAKEN, "x"})
+                name = f"{name}_" if name in RESERVED else name
+            else:
+                name = "x" if index == self.kind.main else taken.unique(name)
+            taken.add(name, 0, tensor=False)
+            self._keep(index, name, 0)
+
+    def _keep(self, index: int, name: str, number: int) -> None:
+        """Gives a value a name, up to its last use: at statement `number` or a later one."""
+        self.of[index] = name
+        tensor = index >= self.kind.body.arguments and self.kind.types.get(index) == "Tensor"
+        self._live.add(name, max(self.last_use.get(index, 0), number), tensor=tensor)
 
     def _name(self, number: int, step: Step) -> None:
         if step.loop is not None:
-            self.of[step.results[0]] = self.of[step.start]
+            self._keep(step.results[0], self.of[step.start], number + 1)
             return
-        lasting = [index for index, last in self.last_use.items() if last > number and index in self.of]
-        live = {self.of[index] for index in lasting}
-        others = [i for i in lasting if i >= self.kind.body.arguments and self.kind.types[i] == "Tensor"]
-        main = self.kind.types.get(step.results[0]) == "Tensor" and not others if len(step.results) == 1 else False
+        alone = len(step.results) == 1 and not self._live.tensors
+        main = alone and self.kind.types.get(step.results[0]) == "Tensor" and "x" not in self._live
         for result in step.results:
-            name = "x" if main and "x" not in live else _called(step.expression) or self.kind.names[result]
-            self.of[result] = unique_name(name, {*live, *TAKEN})
-            live.add(self.of[result])
+            name = "x" if main else _called(step.expression) or self.kind.names[result]
+            self._keep(result, self._live.unique(name), number + 1)
 
     def steps(self) -> Iterable[list[str]]:
         """Yields the lines of each statement."""
