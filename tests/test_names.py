@@ -716,6 +716,25 @@ def test_vectors_that_are_viewed(dynamic: bool) -> None:
     check_same(run(module, inputs), run(original, inputs), "with other values")
 
 
+class Affine(nn.Module):
+    """A factor and a shift for each channel in one call, as ResMLP has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.shift = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.randn(1, 1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addcmul(self.shift, self.factor, x)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_factors_of_addcmul(exporter: str) -> None:
+    """The newer exporter multiplies them by a value of 1, and folds that."""
+    original, inputs = seeded(lambda: nn.Sequential(Affine(), nn.Linear(4, 4), Affine())), (normal(2, 3, 4),)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_addcmul", original, inputs, (normal(3, 5, 4),)))
+    _check_both_ways(original, module, inputs)
+
+
 class Pair(nn.Module):
     """Compares tokens and patches as CLIP does: both have positions of a fixed length, the result a learned scale."""
 

@@ -52,7 +52,8 @@ def restore_unsqueezed(keys: WeightKeys, folded: ir.Value) -> None:
     name, noted = _without_call(folded)
     key = only_source(keys, noted)
     viewed = _VIEW.fullmatch(name) is not None and all(map(_SIZES.fullmatch, noted - {key}))
-    if key is None or not (viewed or _UNCHANGED.fullmatch(name)):
+    itself = name in keys.called and keys.called[name].key == key
+    if key is None or not (viewed or itself or _UNCHANGED.fullmatch(name)):
         return
     array = array_of(folded)
     places = _around_vector(array.shape) if viewed else inserted(array.shape, {name, *noted})
