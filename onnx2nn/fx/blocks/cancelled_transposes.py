@@ -28,7 +28,7 @@ def transpose_again(program: Scoped, declared: Mapping[fx.Node, Path | None]) ->
     ending = {(program.scope[node], done) for node, done in ends.items()}
     for node, done in ends.items():
         home, given = program.scope[node], node.all_input_nodes[0]
-        if not home or program.scope[given] != home or given.op == "get_attr":
+        if not home or program.scope[given][: len(home)] != home or given.op == "get_attr":
             continue
         inside = {user for user in given.users if program.scope[user][: len(home)] == home}
         others = [user for user in given.users if user not in inside]
