@@ -183,6 +183,29 @@ def test_modules_transpose_what_their_author_did(exporter: str) -> None:
         check_same(run(module.get_submodule(name), inputs), (original.get_submodule(name)(*inputs),), "called alone")
 
 
+def test_a_transpose_behind_what_reads_its_value_is_cancelled_too() -> None:
+    """In the file another module goes on with a value before its own module transposes it."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17], producer_name: "pytorch"> g (float[n, 3, 2] x) => (float[n, 2, 3] y)
+            <float[2, 2] matrix = {1, 2, 3, 4}> {
+            ["/a/fc/MatMul"] first = MatMul (x, matrix)
+            ["/a/Relu"] relu = Relu (first)
+            ["/b/fc/MatMul"] second = MatMul (relu, matrix)
+            ["/a/Transpose"] a = Transpose <perm = [0, 2, 1]> (relu)
+            ["/b/Transpose"] b = Transpose <perm = [0, 2, 1]> (second)
+            ["/Add"] y = Add (a, b)
+        }""")
+    matrix = model.graph.initializer.pop()
+    for node, name in ((model.graph.node[0], "a.fc.weight"), (model.graph.node[2], "b.fc.weight")):
+        model.graph.initializer.add().CopyFrom(matrix)
+        model.graph.initializer[-1].name = node.input[1] = name
+    module, x = onnx2nn.load(model), torch.randn(4, 3, 2)
+    check_same(run(module, (x,)), run_onnxruntime(model.SerializeToString(), (x,)), "all")
+    a = module.a(x)
+    assert isinstance(a, torch.Tensor) and a.shape == (4, 2, 3)
+    torch.testing.assert_close(module(x), a + module.b(a))
+
+
 @both
 def test_equal_blocks_are_one_class(exporter: str) -> None:
     """Blocks, imports and copies of equal programs have one class each, so that their states can be stacked."""

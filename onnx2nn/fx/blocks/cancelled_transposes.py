@@ -35,6 +35,8 @@ def transpose_again(program: Scoped, declared: Mapping[fx.Node, Path | None]) ->
         leaves = any(program.scope[user][: len(home)] != home for user in node.users)
         if not leaves or any(user.op == "output" for user in others):
             continue
+        if min(others, default=node) < node:
+            given.append(node)
         readers: dict[Path, list[fx.Node]] = {}
         for user in others:
             readers.setdefault(_place(program.scope[user], home, done, ending), []).append(user)
