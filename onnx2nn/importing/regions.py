@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -175,10 +175,20 @@ class Divider(Generic[N, R]):
     def _in_turn(self, items: Iterable[Item], before: Mapping[Item, Sequence[Item]]) -> Mapping[Item, Sequence[Item]]:
         """Returns the items that each of a body follows: whose values it uses, and the call of a module before it.
 
-        Hooks see the calls in this order, which structure does not tell where none needs another's result.
+        Hooks see the calls in this order, which structure does not tell where none needs another's result. A call is
+        where it first computes: sizes that it reads may stand before all calls.
         """
-        calls = [item for item in items if self.callee(item) is not None]
+        items = list(items)
+        turns = {item: self._turn(item) for item in items if self.callee(item) is not None}
+        if any(one > other for one, other in itertools.pairwise(turns.values())):
+            items, _ = self._sorted(items, before, lambda item: turns.get(item, self.position[item]))
+        calls = [item for item in items if item in turns]
         return {**before, **{item: [last, *before[item]] for last, item in itertools.pairwise(calls)}}
+
+    def _turn(self, item: Item) -> int:
+        """Returns where an item first computes with a value, or where it is."""
+        inside = item.nodes if isinstance(item, Region) else ()
+        return min((self.position[node] for node in inside if self._goes_on(node)), default=self.position[item])
 
     def _order(self, items: list[Item], before: Mapping[Item, Sequence[Item]], regions: list[R]) -> list[Item] | R:
         """Returns a body's items such that each follows those before it; if no order does, a region to dissolve."""
@@ -186,13 +196,31 @@ class Divider(Generic[N, R]):
         # A node follows what it uses, but a region may begin before something that it needs.
         if all(first[other] < first[region] for region in regions for other in before[region]):
             return items
-        waits = {item: set(used) for item, used in before.items()}
+        order, waits = self._sorted(items, before, first.__getitem__)
+        if len(order) == len(items):
+            return order
         followers: dict[Item, list[Item]] = {item: [] for item in items}
+        for item, used in before.items():
+            for other in used:
+                followers[other].append(item)
+        stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
+        around = (region for region in stuck if self._encloses_others(region))
+        return next(around, None) or next(region for region in stuck if _reaches_itself(region, followers))
+
+    def _sorted(
+        self, items: Iterable[Item], before: Mapping[Item, Sequence[Item]], first: Callable[[Item], int]
+    ) -> tuple[list[Item], dict[Item, set[Item]]]:
+        """Returns items such that each follows those before it, else in the order of `first`, and what others wait for.
+
+        Checks of inputs come first. Items that wait for each other are left out.
+        """
+        waits = {item: set(used) for item, used in before.items()}
+        followers: dict[Item, list[Item]] = {item: [] for item in waits}
         for item, used in waits.items():
             for other in used:
                 followers[other].append(item)
         # No two positions are equal.
-        queue = [(item not in self.checks, first[item], item) for item in items if not waits[item]]
+        queue = [(item not in self.checks, first(item), item) for item in items if not waits[item]]
         heapq.heapify(queue)
         order: list[Item] = []
         while queue:
@@ -201,12 +229,8 @@ class Divider(Generic[N, R]):
             for follower in followers[item]:
                 waits[follower].discard(item)
                 if not waits[follower]:
-                    heapq.heappush(queue, (follower not in self.checks, first[follower], follower))
-        if len(order) == len(items):
-            return order
-        stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
-        around = (region for region in stuck if self._encloses_others(region))
-        return next(around, None) or next(region for region in stuck if _reaches_itself(region, followers))
+                    heapq.heappush(queue, (follower not in self.checks, first(follower), follower))
+        return order, waits
 
     def _encloses_others(self, region: R) -> bool:
         """Returns whether a call outside of a region lies between two calls in it; no other region's end changes it."""
